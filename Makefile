@@ -1,0 +1,52 @@
+# Needs python3 (3.11 or newer, with venv) and make; everything else is installed into .venv from hash-pinned locks.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: help demo demo-local test check bench lock clean
+.DEFAULT_GOAL := help
+
+help:  ## this list
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+$(VENV)/.runtime: requirements/runtime.txt pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit("siafu needs Python 3.11 or newer, this is " + sys.version.split()[0]) if sys.version_info < (3, 11) else None'
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "installing siafu into $(VENV) (once)"
+	@$(BIN)/python -m pip install -q --require-hashes -r requirements/build.txt -r requirements/runtime.txt
+	@$(BIN)/python -m pip install -q --no-deps --no-build-isolation -e .
+	@touch $@
+
+$(VENV)/.dev: requirements/dev.txt $(VENV)/.runtime
+	@echo "installing the test tools into $(VENV) (once)"
+	@$(BIN)/python -m pip install -q --require-hashes -r requirements/dev.txt
+	@touch $@
+
+demo: $(VENV)/.runtime  ## 100 shop requests, 429s and a kill -9: the usual glue beside siafu (no key needed)
+	@$(BIN)/siafu demo
+
+demo-local: $(VENV)/.runtime  ## the support swarm on a real local model: make demo-local ARGS="--base-url http://127.0.0.1:11434/v1 --model NAME"
+	@$(BIN)/siafu demo --local $(ARGS)
+
+test: $(VENV)/.dev  ## the whole test suite
+	@$(BIN)/python -m pytest -q -n 2 $(ARGS)
+
+check: $(VENV)/.dev  ## lint, types, layering, sizes
+	@$(BIN)/ruff check src tests bench
+	@$(BIN)/ruff format --check src tests bench
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+bench: $(VENV)/.runtime  ## CPU and latency of a model call beside bare aiohttp and the OpenAI SDK
+	@$(BIN)/siafu bench client $(ARGS)
+
+lock: $(VENV)/.dev  ## make the locks anew
+	@$(BIN)/python -m pip install -q uv
+	@for s in "runtime:" "dev:--group dev" "build:--group build"; do \
+	  [ "$${s%%:*}" = build ] && src="--group pyproject.toml:build" || src="pyproject.toml $${s#*:}"; \
+	  $(BIN)/uv pip compile $$src --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+	    --no-header --no-annotate -q -o requirements/$${s%%:*}.txt; done
+
+clean:  ## remove the environment and everything generated
+	rm -rf $(VENV) out dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -1,0 +1,5 @@
+"""`python -m siafu`."""
+
+from siafu.cli.main import main
+
+main()

@@ -1,0 +1,227 @@
+"""What a piece of work may do: ask a model, call a tool, read the clock and chance. Each is journaled, so a task that
+runs again after a crash gets the answers it already paid for.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from random import SystemRandom
+from typing import Any, TypedDict, Unpack
+
+import msgspec
+
+from siafu.agents.replay import Replay
+from siafu.border.canonical import dumps, fingerprint
+from siafu.errors import OutcomeUnknown, ToolDenied
+from siafu.gateway.chat import ChatAnswer, ChatRequest, Message
+from siafu.gateway.endpoint import Endpoint
+from siafu.observe.calls import CallContext
+from siafu.observe.events import Discarded, Observer, Replayed, ToolCalled, nobody
+from siafu.pace.clock import Clock
+from siafu.store.records import JournalEntry
+from siafu.tools.toolset import Tool, ToolResult, ToolSet
+
+_chance = SystemRandom()
+
+
+class ModelOptions(TypedDict, total=False):
+    """Options of `TaskContext.model`; those not given come from the run's defaults."""
+
+    model: str
+    system: str
+    tools: Sequence[Mapping[str, Any]]
+    tool_choice: str | Mapping[str, Any]
+    response_format: Mapping[str, Any]
+    temperature: float
+    max_tokens: int
+    extra: Mapping[str, Any]
+
+
+class Spent(msgspec.Struct):
+    """What the answers of one task cost, also those taken from the journal. `usd_pico` None = one is unknown."""
+
+    usd_pico: int | None = 0
+    input_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+    calls: int = 0
+    tool_calls: int = 0
+
+    def add(self, answer: ChatAnswer) -> None:
+        self.calls += 1
+        if self.usd_pico is not None:
+            self.usd_pico = None if answer.usd_pico is None else self.usd_pico + answer.usd_pico
+        if answer.usage is not None:
+            self.input_tokens += answer.usage.input
+            self.cached_tokens += answer.usage.cached
+            self.output_tokens += answer.usage.output
+
+
+class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
+    """What all tasks of a run share. `defaults`: options of every model call that does not set them."""
+
+    endpoint: Endpoint
+    clock: Clock
+    tools: ToolSet | None = None
+    defaults: ModelOptions = {}
+    observer: Observer = nobody
+
+
+class TaskContext:
+    """The `ctx` that `work(item, ctx)` gets. Bound to one task, and to one path (agent) within it."""
+
+    def __init__(self, around: Surroundings, call: CallContext, replay: Replay, *, path: str = "") -> None:
+        self._around = around
+        self._replay = replay
+        self._path = path
+        self.call = call
+        self.spent = Spent()
+
+    @property
+    def tools(self) -> ToolSet | None:
+        return self._around.tools
+
+    @property
+    def clock(self) -> Clock:
+        return self._around.clock
+
+    def child(
+        self, name: str, *, role: str = "", tools: ToolSet | None = None, identity: str | None = None
+    ) -> TaskContext:
+        """A context for a sub-agent: its own path, role, tools (None = the same) and identity; the same account."""
+        around = msgspec.structs.replace(self._around, tools=tools) if tools is not None else self._around
+        call = msgspec.structs.replace(
+            self.call, agent=name, role=role or self.call.role, identity=identity or self.call.identity
+        )
+        inner = TaskContext(around, call, self._replay, path=f"{self._path}/{name}")
+        inner.spent = self.spent
+        return inner
+
+    async def model(self, prompt: str | Sequence[Message] | ChatRequest, **options: Unpack[ModelOptions]) -> ChatAnswer:
+        """Ask a model and return its whole answer, or the journaled answer to the same question at this place.
+
+        `prompt`: the user's text, a list of chat messages, or a whole request (then no options).
+
+        Raises: ModelError, BudgetReached, DeadlineReached. Cancelling gives the call up; a cancelled call is not
+        journaled, and what it may have cost stays in the ledger.
+        """
+        seq = self._replay.place(self._path)
+        request = prompt if isinstance(prompt, ChatRequest) else self._request(prompt, options)
+        asked = fingerprint(request.body())
+        found = self._replay.take(self._path, seq, "model", asked)
+        if found is not None:
+            self._around.observer(Replayed(run=self.call.run, task=self.call.task, kind="model"))
+            answer = msgspec.json.decode(found.outcome, type=ChatAnswer)
+        else:
+            seat = self._replay.seat(self._path, seq)
+            context = msgspec.structs.replace(self.call, step=f"{self._path}#{seat}")
+            reply = await self._around.endpoint.open(request, context)
+            answer = await reply.message()
+            await self._replay.append(
+                JournalEntry(
+                    path=self._path,
+                    seq=seat,
+                    kind="model",
+                    fingerprint=asked,
+                    outcome=dumps(answer),
+                    usd_pico=answer.usd_pico,
+                )
+            )
+        self.spent.add(answer)
+        return answer
+
+    def _request(self, prompt: str | Sequence[Message], options: ModelOptions) -> ChatRequest:
+        chosen: dict[str, Any] = {**self._around.defaults, **options}
+        system = chosen.pop("system", None)
+        messages: list[Message] = [{"role": "system", "content": system}] if system else []
+        messages += [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(prompt)
+        return ChatRequest(messages=messages, **chosen)
+
+    async def tool(self, name: str, arguments: Mapping[str, Any]) -> ToolResult:
+        """Call a tool, or return the journaled result of the same call at this place.
+
+        A tool that is neither read-only nor idempotent leaves a durable mark before it is called. If the process dies
+        in between, the call is not repeated: it raises OutcomeUnknown when the task runs again.
+
+        Raises: ToolFault.
+        """
+        seq = self._replay.place(self._path)
+        tools = self._around.tools
+        offered = {} if tools is None else {tool.name: tool for tool in await tools.list()}
+        if tools is None or name not in offered:
+            raise ToolDenied(f"there is no tool {name!r} here", tool=name)
+        asked = fingerprint([name, arguments])
+        found = self._replay.take(self._path, seq, "tool", asked)
+        if found is not None:
+            self._around.observer(Replayed(run=self.call.run, task=self.call.task, kind="tool"))
+            self.spent.tool_calls += 1
+            return msgspec.json.decode(found.outcome, type=ToolResult)
+        if self._replay.take(self._path, seq, "intent", asked) is not None:
+            raise OutcomeUnknown(
+                f"{name} was called before the last stop and its outcome is unknown; it was not called again", tool=name
+            )
+        seat = self._replay.seat(self._path, seq)
+        entry = JournalEntry(path=self._path, seq=seat, kind="tool", fingerprint=asked, outcome=b"null")
+        if _has_effect(offered[name]):
+            await self._replay.append(msgspec.structs.replace(entry, kind="intent"))
+        result = await self._call_tool(tools, name, arguments, f"{self._path}#{seat}")
+        await self._replay.append(msgspec.structs.replace(entry, outcome=dumps(result)))
+        self.spent.tool_calls += 1
+        return result
+
+    async def _call_tool(self, tools: ToolSet, name: str, arguments: Mapping[str, Any], step: str) -> ToolResult:
+        began = self._around.clock.now()
+        outcome = "failed"
+        try:
+            result = await tools.call(name, arguments, msgspec.structs.replace(self.call, step=step))
+            outcome = "error" if result.is_error else "ok"
+            return result
+        finally:
+            self._around.observer(
+                ToolCalled(
+                    run=self.call.run,
+                    task=self.call.task,
+                    role=self.call.role,
+                    tool=name,
+                    outcome=outcome,
+                    seconds=self._around.clock.now() - began,
+                )
+            )
+
+    async def now(self) -> float:
+        """Seconds since 1970, journaled: the same when the task runs again."""
+        return float(await self._value("now", self._around.clock.wall))
+
+    async def random(self) -> float:
+        """A number in [0, 1), journaled."""
+        return float(await self._value("random", _chance.random))
+
+    async def uuid(self) -> str:
+        """A random UUID, journaled."""
+        return str(await self._value("uuid", lambda: str(uuid.uuid4())))
+
+    async def _value(self, name: str, draw: Callable[[], Any]) -> Any:
+        seq = self._replay.place(self._path)
+        found = self._replay.take(self._path, seq, "value", name)
+        if found is not None:
+            return msgspec.json.decode(found.outcome)
+        value = draw()
+        seat = self._replay.seat(self._path, seq)
+        await self._replay.append(
+            JournalEntry(path=self._path, seq=seat, kind="value", fingerprint=name, outcome=dumps(value))
+        )
+        return value
+
+    def report_unused(self) -> int:
+        """Tell the observer of journal entries that this task no longer asked for; returns how many there were."""
+        unused = self._replay.unused()
+        for entry in unused:
+            self._around.observer(
+                Discarded(run=self.call.run, task=self.call.task, kind=entry.kind, usd_pico=entry.usd_pico)
+            )
+        return len(unused)
+
+
+def _has_effect(tool: Tool) -> bool:
+    return not (tool.read_only or tool.idempotent)

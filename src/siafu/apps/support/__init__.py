@@ -1,0 +1,1 @@
+"""The customer-support swarm: classify, look up, answer."""

@@ -1,0 +1,57 @@
+"""US dollars as exact integers.
+
+Inside, an amount is an `int` of pico-dollars (10^-12 USD): one token at a price of 0.000001 USD per million tokens
+is one unit, so every product of tokens and price is exact and sums in SQL are sums of integers. Outside, amounts
+are Decimal and are printed without exponent and with at most nine decimals.
+"""
+
+from __future__ import annotations
+
+import re
+from decimal import ROUND_CEILING, ROUND_HALF_EVEN, Decimal, InvalidOperation
+
+from siafu.errors import ConfigError
+
+PICO = 10**12
+_NANO = Decimal("0.000000001")
+_AMOUNT = re.compile(r"^\s*(?:USD|US\$|\$)?\s*(\d[\d,_]*(?:\.\d+)?|\.\d+)\s*(?:USD|US\$|\$)?\s*$", re.IGNORECASE)
+
+
+def parse_usd(value: str | int | Decimal) -> int:
+    """`"5 USD"`, `"$0.50"`, `5` or `Decimal("0.5")` in pico-dollars.
+
+    Floats are refused, as they are not the number that was written.
+
+    Raises: ConfigError.
+    """
+    if isinstance(value, bool) or not isinstance(value, str | int | Decimal):
+        raise ConfigError(f'an amount is written like "5 USD" or Decimal("0.50"), not {value!r}')
+    text = str(value)
+    if isinstance(value, str):
+        match = _AMOUNT.match(text)
+        if match is None:
+            raise ConfigError(f'{text[:40]!r} is no amount in US dollars; write it like "5 USD" or "$0.50"')
+        text = match.group(1).replace(",", "").replace("_", "")
+    try:
+        amount = Decimal(text)
+    except InvalidOperation:
+        raise ConfigError(f"{text[:40]!r} is no amount in US dollars") from None
+    if not amount.is_finite() or amount < 0 or amount > 1_000_000:
+        raise ConfigError(f"{text[:40]} USD is outside 0 to 1,000,000")
+    return to_pico(amount)
+
+
+def to_pico(usd: Decimal) -> int:
+    """Pico-dollars, rounded up: we never claim to have spent less than we did."""
+    return int((usd * PICO).to_integral_value(ROUND_CEILING))
+
+
+def to_usd(pico: int) -> Decimal:
+    """Decimal USD with at most nine decimals, without trailing zeros and without exponent."""
+    amount = (Decimal(pico) / PICO).quantize(_NANO, ROUND_HALF_EVEN).normalize()
+    return amount.quantize(Decimal(1)) if amount == amount.to_integral_value() else amount
+
+
+def show_usd(pico: int | None, places: int = 4) -> str:
+    """For people: `$0.0123`; `?` when unknown."""
+    return "?" if pico is None else f"${Decimal(pico) / PICO:,.{places}f}"

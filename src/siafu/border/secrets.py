@@ -1,0 +1,81 @@
+"""Keys and passwords: a type that does not print itself, and a filter for every text that leaves."""
+
+from __future__ import annotations
+
+import re
+from typing import NoReturn
+
+from siafu.errors import ConfigError
+
+_PLACEHOLDER = re.compile(
+    r"^(your|my|the|insert|put|enter|replace|change|add)?[-_ ]*(open)?(ai)?[-_ ]*(api)?[-_ ]*(key|token|secret)"
+    r"([-_ ]*(here|goes[-_ ]?here|me))?$|^<.*>$|^\[.*\]$|^x{3,}$|^\.{3,}$|^sk-(x+|\.+|your.*)$|your[_-]|changeme"
+    r"|replace[_-]?me",
+    re.IGNORECASE,
+)
+_PATTERNS = re.compile(
+    r"\b(?:sk|pk|rk|key|tok)-[A-Za-z0-9_\-]{16,}"
+    r"|\b(?:Bearer|Basic)\s+[A-Za-z0-9._~+/=\-]{12,}"
+    r"|(?<=://)[^/\s:@]+:[^/\s@]+(?=@)"
+    r"|\beyJ[A-Za-z0-9_\-]{8,}\.[A-Za-z0-9_\-]{8,}\.[A-Za-z0-9_\-]+",
+)
+MASK = "***"
+
+
+class Secret:
+    """A secret value. `reveal()` is the only way to it: repr, str, format, JSON and pickle show `***` or refuse."""
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: str) -> None:
+        self._value = value
+        if len(value) >= 8:
+            _known.add(value)
+
+    def reveal(self) -> str:
+        return self._value
+
+    def __repr__(self) -> str:
+        return MASK
+
+    __str__ = __repr__
+
+    def __format__(self, spec: str) -> str:
+        return format(MASK, spec)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Secret) and other._value == self._value
+
+    def __hash__(self) -> int:
+        return hash(("Secret", self._value))
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a secret is not pickled")
+
+
+# Values seen by this process, so that an upstream's error text that repeats a key can be masked. The one piece of
+# state in the border: it only grows by what the operator configured.
+_known: set[str] = set()
+
+
+def redact(text: str) -> str:
+    """`text` with every known secret and everything that looks like one replaced by `***`."""
+    for value in _known:
+        if value in text:
+            text = text.replace(value, MASK)
+    return _PATTERNS.sub(MASK, text)
+
+
+def checked_key(value: str, where: str) -> Secret:
+    """A provider key as a Secret.
+
+    Raises: ConfigError when it is empty, a placeholder such as YOUR_API_KEY, or no header value.
+    """
+    text = value.strip()
+    if not text:
+        raise ConfigError(f"{where} is empty")
+    if _PLACEHOLDER.search(text):
+        raise ConfigError(f"{where} still holds a placeholder; put the real key there")
+    if not text.isascii() or not text.isprintable() or " " in text:
+        raise ConfigError(f"{where} holds characters that no key has (spaces, line breaks or non-ASCII)")
+    return Secret(text)

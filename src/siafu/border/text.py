@@ -1,0 +1,30 @@
+"""Text from outside, made safe once: valid UTF-8, no NUL, bounded, no terminal control."""
+
+from __future__ import annotations
+
+import re
+
+_BROKEN = re.compile("[\ud800-\udfff\x00]")
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
+REPLACEMENT = "\ufffd"
+
+
+def clean(text: str) -> str:
+    """`text` with every lone surrogate and NUL replaced by U+FFFD, so that any store, file or socket takes it."""
+    return _BROKEN.sub(REPLACEMENT, text) if _BROKEN.search(text) else text
+
+
+def clean_bytes(data: bytes) -> str:
+    """`data` as text; bytes that are no UTF-8 become U+FFFD."""
+    return clean(data.decode("utf-8", "replace"))
+
+
+def preview(text: str, limit: int = 200) -> str:
+    """One printable line of at most `limit` characters, for messages and logs; control characters become spaces."""
+    line = _CONTROL.sub(" ", clean(text)[: limit + 200]).replace("\n", " ").replace("\t", " ").strip()
+    return line if len(line) <= limit else line[: limit - 1] + "…"
+
+
+def printable(text: str) -> str:
+    """`text` for a terminal: newlines and tabs kept, every other control character shown as U+FFFD."""
+    return _CONTROL.sub(REPLACEMENT, clean(text))

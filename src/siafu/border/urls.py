@@ -1,0 +1,53 @@
+"""Addresses that an operator configures: which are safe to call."""
+
+from __future__ import annotations
+
+import ipaddress
+from urllib.parse import urlsplit
+
+from siafu.errors import ConfigError
+
+
+def is_loopback(host: str) -> bool:
+    """True for localhost, 127.0.0.0/8 and ::1 (as written, without a DNS look-up)."""
+    name = host.strip("[]").rstrip(".").lower()
+    if name == "localhost" or name.endswith(".localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False
+
+
+def checked_base_url(url: str, where: str) -> str:
+    """A base URL such as `https://api.example.com/v1`, without a trailing slash.
+
+    https anywhere; http on loopback only, since a key would travel in clear text.
+
+    Raises: ConfigError.
+    """
+    text = url.strip().rstrip("/")
+    try:
+        parts = urlsplit(text)
+        host, _ = parts.hostname, parts.port
+    except ValueError as error:
+        raise ConfigError(f"{where} is no URL: {error}") from None
+    if parts.scheme not in ("http", "https") or not host:
+        raise ConfigError(f"{where} must look like https://host/v1, not {text[:80]!r}")
+    if parts.username or parts.password:
+        raise ConfigError(f"{where} must not hold a user name or password; set the key apart from it")
+    if parts.query or parts.fragment:
+        raise ConfigError(f"{where} must not have a query or fragment")
+    if parts.scheme == "http" and not is_loopback(host):
+        raise ConfigError(
+            f"{where} uses http:// to another machine, so the key would travel in clear text; use https://"
+        )
+    if text.endswith("/chat/completions"):
+        raise ConfigError(f"{where} is the base of the API; leave away /chat/completions")
+    return text
+
+
+def origin(url: str) -> str:
+    """`scheme://host:port` of a URL: what a key is bound to."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.hostname}:{parts.port or (443 if parts.scheme == 'https' else 80)}"

@@ -1,0 +1,103 @@
+"""`siafu`: finds the command, runs it, and turns errors into messages and exit codes.
+
+Commands are imported when they are called, so `siafu --help` stays quick. A command module holds `app`, a
+`typer.Typer`. Exit codes: 0 all succeeded, 1 some failed, 2 wrong use or configuration, 3 budget reached, 130
+interrupted.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from typing import Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from siafu import __version__
+from siafu.border.secrets import redact
+from siafu.border.text import printable
+from siafu.errors import SiafuError
+
+# name -> (module, one line for `siafu --help`)
+COMMANDS: dict[str, tuple[str, str]] = {
+    "demo": ("siafu.cli.demo", "See it work: 100 requests, 429s and a kill -9, glue beside siafu."),
+    "init": ("siafu.cli.init", "Write a siafu.toml and example requests to start from."),
+    "doctor": ("siafu.cli.doctor", "Check settings, key, endpoint and tools, and say what to do."),
+    "support": ("siafu.cli.support", "Answer customer requests with a swarm of agents."),
+    "batch": ("siafu.cli.batch", "Run a file of OpenAI-Batch lines; resumes by itself."),
+    "shop": ("siafu.cli.shop", "Serve the example shop's tools over MCP."),
+    "sim": ("siafu.cli.sim", "Serve a simulated OpenAI-compatible endpoint."),
+    "bench": ("siafu.cli.bench", "Measure siafu beside other clients."),
+}
+
+EPILOG = """\b
+Examples:
+  siafu demo                                      see it work, without a key
+  siafu COMMAND --help                            options and examples of one command
+"""
+
+
+class _Lazy(TyperGroup):
+    """A group whose commands are imported when one is called, not when help lists them."""
+
+    def __init__(self, **attrs: Any) -> None:
+        super().__init__(**attrs)
+        for name, (_, line) in COMMANDS.items():
+            self.add_command(TyperCommand(name, help=line, short_help=line), name)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name, command, rest = super().resolve_command(ctx, args)
+        if name in COMMANDS:
+            command = typer.main.get_command(importlib.import_module(COMMANDS[name][0]).app)
+            command.name = name
+        return name, command, rest
+
+
+app = typer.Typer(
+    cls=_Lazy,
+    name="siafu",
+    help="Run hundreds to thousands of LLM agents in parallel: inside the limits, inside the budget, nothing lost, "
+    "nothing done twice.",
+    epilog=EPILOG,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"siafu {__version__}")
+        raise typer.Exit()
+
+
+@app.callback()
+def root(
+    version: bool = typer.Option(False, "--version", "-V", callback=_version, is_eager=True, help="Print the version."),
+) -> None:
+    pass
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Entry point of the `siafu` script. Ends the process with the exit code of the command."""
+    try:
+        code = typer.main.get_command(app).main(argv, prog_name="siafu", standalone_mode=False)
+    except typer.Exit as done:
+        code = done.exit_code
+    except typer.TyperException as wrong:
+        show = getattr(wrong, "show", None)  # usage errors print the usage line too
+        show() if show else typer.echo(f"siafu: {wrong}", err=True)
+        code = getattr(wrong, "exit_code", 2)
+    except SiafuError as error:
+        typer.echo(f"siafu: {printable(redact(error.message))}", err=True)
+        code = error.exit_code
+    except (typer.Abort, KeyboardInterrupt):
+        typer.echo("siafu: interrupted", err=True)
+        code = 130
+    except BrokenPipeError:  # the reader went away, as in `siafu ... | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 1
+    sys.exit(code if isinstance(code, int) else 0)

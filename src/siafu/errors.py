@@ -1,0 +1,228 @@
+"""Everything that can go wrong, as one tree.
+
+::
+
+    SiafuError                       code, retryable, exit_code
+    ├── UsageError                   wrong use; exit 2
+    │   ├── ConfigError              a setting is missing, unknown or unsafe
+    │   └── InputError               an input file, line or item cannot be used
+    ├── BoundaryError                text from outside breaks a rule of the border
+    │   ├── TooLarge                 more bytes, items or depth than the stated maximum
+    │   └── NotJson                  not JSON, or JSON with NaN, Infinity or a repeated key
+    ├── ModelError                   a model call did not give an answer
+    │   ├── RateLimited              429 or its like: wait, then ask again
+    │   ├── Overloaded               503, 529: the upstream is full
+    │   ├── UpstreamFault            5xx, connection refused, reset, cut stream
+    │   │   └── MalformedReply       200 whose body is no answer (HTML, no choices, not JSON)
+    │   ├── CallTimeout              connect, first byte, idle or total limit reached
+    │   ├── RequestRefused           400, 404, 409, 422 ...: the request itself is wrong
+    │   ├── AccessRefused            401, 403: the key is wrong for this endpoint
+    │   ├── QuotaExhausted           no credit left; waiting does not help
+    │   └── UnpricedModel            a USD budget is set and the model has no price
+    ├── BudgetReached                the next call could exceed the budget; exit 3
+    ├── DeadlineReached              the time given to the item, run or call is over
+    ├── ToolFault                    a tool call did not give a result
+    │   ├── ToolUnavailable          the server cannot be reached or has died
+    │   ├── ToolTimeout              no answer in time
+    │   ├── ToolDenied               the role may not use this tool; nothing was sent
+    │   ├── ToolArgumentsInvalid     the arguments do not fit the schema; nothing was sent
+    │   └── OutcomeUnknown           the call was sent, its effect is unknown; never retried blindly
+    ├── AgentStopped                 an agent reached a limit before it answered
+    │   ├── StepLimit
+    │   ├── TokenLimit
+    │   └── ReplyTruncated           the model's last message was cut and could not be repaired
+    ├── OutputInvalid                the answer does not fit the declared schema
+    ├── StoreError                   the store cannot be opened or written
+    │   └── StoreBusy                another process holds this journal
+    └── Interrupted                  stopped from outside; state is kept; exit 130
+
+`code` is a stable word for machines (records, JSON, metrics); the message is for people and says what to do.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class SiafuError(Exception):
+    """Base of every error siafu raises on purpose."""
+
+    code: ClassVar[str] = "siafu_error"
+    retryable: ClassVar[bool] = False
+    exit_code: ClassVar[int] = 1
+
+    @property
+    def message(self) -> str:
+        """The text for people, without the class name."""
+        return str(self.args[0]) if self.args else self.code
+
+
+class UsageError(SiafuError):
+    code = "usage"
+    exit_code = 2
+
+
+class ConfigError(UsageError):
+    code = "config"
+
+
+class InputError(UsageError):
+    code = "input"
+
+
+class BoundaryError(SiafuError):
+    code = "boundary"
+
+
+class TooLarge(BoundaryError):
+    code = "too_large"
+
+
+class NotJson(BoundaryError):
+    code = "not_json"
+
+
+class ModelError(SiafuError):
+    """A model call gave no answer.
+
+    `status`: HTTP status, None when there was none. `provider_code`: the upstream's own word for it, at most 100
+    characters. `wait`: seconds the upstream asked us to wait, None when it did not say. `attempts`: physical
+    requests made for this call.
+    """
+
+    code = "model_error"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: int | None = None,
+        provider_code: str | None = None,
+        wait: float | None = None,
+        attempts: int = 1,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.provider_code = provider_code
+        self.wait = wait
+        self.attempts = attempts
+
+
+class RateLimited(ModelError):
+    code = "rate_limited"
+    retryable = True
+
+
+class Overloaded(ModelError):
+    code = "overloaded"
+    retryable = True
+
+
+class UpstreamFault(ModelError):
+    code = "upstream_fault"
+    retryable = True
+
+
+class MalformedReply(UpstreamFault):
+    code = "malformed_reply"
+
+
+class CallTimeout(ModelError):
+    """`phase`: connect, first_byte, idle or total."""
+
+    code = "call_timeout"
+    retryable = True
+
+    def __init__(self, message: str, *, phase: str, attempts: int = 1) -> None:
+        super().__init__(message, attempts=attempts)
+        self.phase = phase
+
+
+class RequestRefused(ModelError):
+    code = "request_refused"
+
+
+class AccessRefused(ModelError):
+    code = "access_refused"
+
+
+class QuotaExhausted(ModelError):
+    code = "quota_exhausted"
+
+
+class UnpricedModel(ModelError):
+    code = "unpriced_model"
+
+
+class BudgetReached(SiafuError):
+    code = "budget_reached"
+    exit_code = 3
+
+
+class DeadlineReached(SiafuError):
+    code = "deadline_reached"
+
+
+class ToolFault(SiafuError):
+    """`tool`: the name as the model knows it."""
+
+    code = "tool_fault"
+
+    def __init__(self, message: str, *, tool: str = "") -> None:
+        super().__init__(message)
+        self.tool = tool
+
+
+class ToolUnavailable(ToolFault):
+    code = "tool_unavailable"
+    retryable = True
+
+
+class ToolTimeout(ToolFault):
+    code = "tool_timeout"
+
+
+class ToolDenied(ToolFault):
+    code = "tool_denied"
+
+
+class ToolArgumentsInvalid(ToolFault):
+    code = "tool_arguments_invalid"
+
+
+class OutcomeUnknown(ToolFault):
+    code = "outcome_unknown"
+
+
+class AgentStopped(SiafuError):
+    code = "agent_stopped"
+
+
+class StepLimit(AgentStopped):
+    code = "step_limit"
+
+
+class TokenLimit(AgentStopped):
+    code = "token_limit"
+
+
+class ReplyTruncated(AgentStopped):
+    code = "reply_truncated"
+
+
+class OutputInvalid(SiafuError):
+    code = "output_invalid"
+
+
+class StoreError(SiafuError):
+    code = "store"
+
+
+class StoreBusy(StoreError):
+    code = "store_busy"
+    exit_code = 2
+
+
+class Interrupted(SiafuError):
+    code = "interrupted"
+    exit_code = 130

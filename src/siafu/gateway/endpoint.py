@@ -1,0 +1,109 @@
+"""The Endpoint seam: `open(request, context) -> Reply`. Everything that wraps a model call wraps this.
+
+`open` returns when the whole answer (plain) or the first delta (streamed) is there; wrappers act only around it.
+What must be given back at the end of a call (permits, reservations, spans) hangs on `Reply.on_end`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, Literal, Protocol
+
+import msgspec
+
+from siafu.gateway.chat import ChatAnswer, ChatRequest
+from siafu.observe.calls import CallContext
+
+Outcome = Literal["completed", "failed", "abandoned"]
+
+
+class Delta(msgspec.Struct, frozen=True, kw_only=True):
+    """A piece of a streamed answer: text of the answer, text of the reasoning."""
+
+    content: str = ""
+    reasoning: str = ""
+
+
+class End(msgspec.Struct, frozen=True, kw_only=True):
+    """How a reply ended. `answer` when completed; `error` when failed; neither when abandoned.
+    `seconds`: from the request's first byte to the end; `first_token`: seconds to the first delta, None when plain.
+    """
+
+    outcome: Outcome
+    answer: ChatAnswer | None = None
+    error: BaseException | None = None
+    seconds: float = 0.0
+    first_token: float | None = None
+
+
+EndCallback = Callable[[End], None]
+
+
+class Reply(Protocol):
+    """One answer, whole or arriving. Exactly one End is told to every callback, also to those added afterwards."""
+
+    head: ReplyHead
+
+    def deltas(self) -> AsyncIterator[Delta]:
+        """The transport's own iterator; for a plain reply, one delta with the whole content."""
+        ...
+
+    def message(self) -> Awaitable[ChatAnswer]:
+        """The whole validated answer; reads the rest of the stream. May be awaited again.
+
+        Raises: ModelError of the kind that ended it.
+        """
+        ...
+
+    def on_end(self, callback: EndCallback) -> None: ...
+
+    async def aclose(self) -> None:
+        """Give the reply up (outcome `abandoned`) unless it has ended; closes the socket. Idempotent."""
+        ...
+
+
+class ReplyHead(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known before the body. `headers`: lower-case names. `upstream`: its configured name."""
+
+    status: int = 200
+    upstream: str = ""
+    request_id: str | None = None
+    headers: dict[str, str] = {}
+
+
+class Endpoint(Protocol):
+    async def open(self, request: ChatRequest, context: CallContext) -> Reply:
+        """Send one request.
+
+        Raises: ModelError (its subclass says what to do), BudgetReached, DeadlineReached.
+        Cancelling closes the socket and settles what was reserved.
+        """
+        ...
+
+
+class PlainReply:
+    """A Reply whose answer is already whole."""
+
+    __slots__ = ("_answer", "_end", "head")
+
+    def __init__(self, answer: ChatAnswer, head: ReplyHead | None = None, seconds: float = 0.0) -> None:
+        self.head = head or ReplyHead()
+        self._answer = answer
+        self._end = End(outcome="completed", answer=answer, seconds=seconds)
+
+    async def deltas(self) -> AsyncIterator[Delta]:
+        yield Delta(content=self._answer.text, reasoning=_reasoning(self._answer.message))
+
+    async def message(self) -> ChatAnswer:
+        return self._answer
+
+    def on_end(self, callback: EndCallback) -> None:
+        callback(self._end)
+
+    async def aclose(self) -> None:
+        return None
+
+
+def _reasoning(message: Any) -> str:
+    text = message.get("reasoning_content")
+    return text if isinstance(text, str) else ""

@@ -1,0 +1,1 @@
+"""What happened: the words for it, and who is told. It never changes what happens."""

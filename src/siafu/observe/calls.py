@@ -1,0 +1,31 @@
+"""Who makes a call, for whom and by when: the labels that travel with every model and tool call."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class CallContext(msgspec.Struct, frozen=True, kw_only=True):
+    """Labels and limits of one call. The gateway reads run, task, agent and role as opaque account labels.
+
+    run, task: the run and the item this call belongs to. agent, role: who asks. tenant, user: for whom.
+    step: the logical step (`path#seq` in the journal); all physical attempts of a step share it.
+    deadline: on the monotonic clock, seconds; None = no deadline.
+    attempts: physical attempts already made at this step by an earlier delivery.
+    priority: 1 (first) to 3 (last).
+    identity: a token that proves `user` to tools configured for it; never sent to models.
+    effect_key: the idempotency key of a tool call with side effects.
+    """
+
+    run: str = "run"
+    task: str = ""
+    agent: str = ""
+    role: str = ""
+    tenant: str = ""
+    user: str = ""
+    step: str = ""
+    deadline: float | None = None
+    attempts: int = 0
+    priority: int = 2
+    identity: str | None = None
+    effect_key: str | None = None

@@ -1,0 +1,106 @@
+"""What happened, as frozen events. An observer is any callable that takes one; it must be quick and must not raise."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import msgspec
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Base of all events; `run` names the run they belong to."""
+
+    run: str = ""
+
+
+class AttemptEnded(Event, frozen=True, kw_only=True):
+    """One physical request to a model ended. `outcome`: ok, refused, failed, abandoned. Times in seconds."""
+
+    task: str = ""
+    role: str = ""
+    model: str = ""
+    upstream: str = ""
+    outcome: str = "ok"
+    code: str = ""
+    status: int | None = None
+    seconds: float = 0.0
+    input_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+    usd_pico: int | None = None
+
+
+class Waited(Event, frozen=True, kw_only=True):
+    """A call waits `seconds`. `reason`: rate_limited, overloaded, backoff, quota."""
+
+    task: str = ""
+    upstream: str = ""
+    reason: str = ""
+    seconds: float = 0.0
+
+
+class ToolCalled(Event, frozen=True, kw_only=True):
+    task: str = ""
+    role: str = ""
+    tool: str = ""
+    outcome: str = "ok"
+    seconds: float = 0.0
+
+
+class ItemStarted(Event, frozen=True, kw_only=True):
+    task: str = ""
+
+
+class ItemEnded(Event, frozen=True, kw_only=True):
+    """`restored`: the result was in the journal, nothing ran. `code`: of the error, empty when it succeeded."""
+
+    task: str = ""
+    ok: bool = True
+    code: str = ""
+    seconds: float = 0.0
+    restored: bool = False
+
+
+class Replayed(Event, frozen=True, kw_only=True):
+    """A journaled call was answered from the journal; it was not billed again."""
+
+    task: str = ""
+    kind: str = ""
+
+
+class Discarded(Event, frozen=True, kw_only=True):
+    """A journaled call no longer fits (prompt or code changed) and runs again; `usd_pico` was its first cost."""
+
+    task: str = ""
+    kind: str = ""
+    usd_pico: int | None = None
+
+
+class RunResumed(Event, frozen=True, kw_only=True):
+    """A run goes on: items finished before, failed before, finished ones that run again as the work changed, the
+    cost of those the first time, and calls that were in flight when the last process ended.
+    """
+
+    finished: int = 0
+    failed: int = 0
+    changed: int = 0
+    changed_usd_pico: int = 0
+    in_flight: int = 0
+
+
+class Observer(Protocol):
+    def __call__(self, event: Event, /) -> None: ...
+
+
+def nobody(event: Event, /) -> None:
+    """The observer that does nothing."""
+
+
+def fan_out(*observers: Observer) -> Observer:
+    """One observer that tells all of `observers`, in order."""
+
+    def tell(event: Event, /) -> None:
+        for observer in observers:
+            observer(event)
+
+    return tell

@@ -1,0 +1,1 @@
+"""Many ants: map, the one primitive."""

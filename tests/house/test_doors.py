@@ -1,0 +1,60 @@
+"""One door per outside library: who may import what."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from pathlib import Path
+
+SRC = Path(__file__).parents[2] / "src" / "siafu"
+
+# library -> the places that may import it (file or folder, relative to src/siafu)
+DOORS: dict[str, tuple[str, ...]] = {
+    "aiohttp": ("gateway/transport.py", "bench/"),
+    "sqlite3": ("store/", "apps/support/shop/"),
+    "mcp": ("tools/mcp.py", "apps/support/shop/"),
+    "mcp_types": ("tools/mcp.py", "apps/support/shop/"),
+    "genai_prices": ("gateway/pricing.py",),
+    "jsonschema": ("tools/schema.py",),
+    "jwt": ("border/identity.py",),
+    "pydantic": ("config/", "apps/support/shop/"),
+    "pydantic_settings": ("config/",),
+    "typer": ("cli/",),
+    "rich": ("cli/",),
+    "uvicorn": ("apps/support/shop/",),
+    "uvloop": ("cli/", "bench/"),
+    "msgspec": ("",),
+}
+STANDARD_BUT_GUARDED = {"sqlite3"}
+
+
+def imports(source: str) -> set[str]:
+    """Top-level names of everything a file imports."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            found.add(node.module.split(".")[0])
+    return found
+
+
+def strangers(path: str, source: str) -> set[str]:
+    """Libraries that the file at `path` imports past their door, or that have no door at all."""
+    outside = {name for name in imports(source) if name not in sys.stdlib_module_names and name != "siafu"}
+    outside |= imports(source) & STANDARD_BUT_GUARDED
+    return {name for name in outside if not any(path.startswith(door) for door in DOORS.get(name, ()))}
+
+
+def test_every_library_is_imported_at_its_door_only() -> None:
+    files = sorted(SRC.rglob("*.py"))
+    assert files
+    found = {str(f.relative_to(SRC)): strangers(str(f.relative_to(SRC)), f.read_text(encoding="utf-8")) for f in files}
+    assert {name: what for name, what in found.items() if what} == {}
+
+
+def test_the_check_can_fail() -> None:
+    assert strangers("agents/agent.py", "import aiohttp") == {"aiohttp"}
+    assert strangers("agents/agent.py", "from sqlite3 import connect") == {"sqlite3"}
+    assert strangers("agents/agent.py", "import requests.sessions") == {"requests"}
+    assert strangers("gateway/transport.py", "import aiohttp, asyncio") == set()
