@@ -18,7 +18,6 @@ DOORS: dict[str, tuple[str, ...]] = {
     "jsonschema": ("tools/schema.py",),
     "jwt": ("border/identity.py",),
     "pydantic": ("config/", "apps/support/shop/"),
-    "pydantic_settings": ("config/",),
     "typer": ("cli/",),
     "rich": ("cli/",),
     "uvicorn": ("apps/support/shop/",),
