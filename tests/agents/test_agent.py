@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -27,7 +28,7 @@ from siafu.gateway.chat import ChatAnswer, ChatRequest, Usage
 from siafu.gateway.scripted import Answer, Scripted, say
 from siafu.observe.calls import CallContext
 from siafu.pace.clock import VirtualClock
-from siafu.tools.toolset import ToolResult
+from siafu.tools.toolset import Tool, ToolResult
 
 from .agent_fakes import FakeTools, context, tool_messages
 
@@ -241,6 +242,16 @@ async def test_seconds_and_the_deadline_travel_with_every_call() -> None:
     assert len(endpoint.requests) == 1
 
 
+async def test_seconds_end_tools_that_cannot_be_listed() -> None:
+    class Stuck(FakeTools):
+        async def list(self) -> Sequence[Tool]:
+            await asyncio.Event().wait()
+            raise AssertionError
+
+    async with asyncio.timeout(10):
+        await fails(Agent(name="desk", limits=AgentLimits(seconds=0.05)), DeadlineReached, tools=Stuck())
+
+
 async def test_a_timeout_from_inside_is_not_taken_for_the_deadline() -> None:
     ctx = await context(Scripted([TimeoutError("of the script")]))
     with pytest.raises(TimeoutError, match="of the script"):
@@ -285,7 +296,7 @@ async def test_a_bad_output_gets_one_repair_turn(first: Answer) -> None:
     steps, endpoint = await play(SORTER, first, '{"category":"other"}')
     assert [type(done) for done in steps] == [ModelStep, RepairStep, ModelStep, FinalStep]
     assert isinstance(steps[-1], FinalStep)
-    assert (steps[-1].output, steps[-1].steps, steps[-1].flagged) == (Ticket("other"), 1, "")
+    assert (steps[-1].output, steps[-1].steps, steps[-1].flagged) == (Ticket("other"), 2, "")
     asked = endpoint.requests[1].messages[-1]
     assert isinstance(steps[1], RepairStep)
     assert asked["role"] == "user"
@@ -324,6 +335,13 @@ async def test_a_cut_or_empty_text_gets_one_repair_turn() -> None:
     await fails(Agent(name="desk"), OutputInvalid, say(None), say(" "))
 
 
+async def test_an_empty_message_is_not_sent_back() -> None:
+    _, endpoint = await play(SORTER, say(None, reasoning_content="hm"), '{"category":"other"}')
+    assert [message["role"] for message in endpoint.requests[1].messages] == ["system", "user", "user"]
+    _, endpoint = await play(SORTER, "hm", '{"category":"other"}')
+    assert [message["role"] for message in endpoint.requests[1].messages] == ["system", "user", "assistant", "user"]
+
+
 async def test_a_repair_turn_runs_no_tools() -> None:
     tools = FakeTools()
     await fails(SORTER, OutputInvalid, "hm", say(None, PING), tools=tools)
@@ -336,7 +354,7 @@ async def test_the_last_turn_may_be_repaired() -> None:
     agent = Agent(name="sorter", output=Ticket, limits=AgentLimits(steps=2))
     steps, endpoint = await play(agent, say(None, PING), "hm", '{"category":"other"}', tools=FakeTools())
     assert isinstance(steps[-1], FinalStep)
-    assert (steps[-1].output, steps[-1].flagged, steps[-1].steps) == (Ticket("other"), "last_turn", 2)
+    assert (steps[-1].output, steps[-1].flagged, steps[-1].steps) == (Ticket("other"), "last_turn", 3)
     assert [request.tool_choice for request in endpoint.requests] == [None, "none", "none"]
 
 

@@ -97,7 +97,9 @@ def test_a_schema_is_sent_as_it_is() -> None:
     assert closed["strict"] is True
 
 
-@pytest.mark.parametrize("output", [Tree, int, Tone, list[str], object, {"type": "array"}, {}])
+@pytest.mark.parametrize(
+    "output", [Tree, int, Tone, list[str], object, {"type": "array"}, {}, {"type": "object", "required": 1}]
+)
 def test_what_is_no_finite_object_is_refused_at_once(output: Any) -> None:
     with pytest.raises(ConfigError):
         declared(output)

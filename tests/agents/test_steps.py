@@ -159,6 +159,12 @@ async def test_what_is_no_tool_fault_is_raised_when_the_siblings_have_ended() ->
     assert tools.running == 0
 
 
+async def test_a_cancellation_that_nobody_asked_for_is_an_error() -> None:
+    """A cancelled task would count as stopped on purpose, and its item would be lost."""
+    with pytest.raises(ToolFault, match="from inside"):
+        await told(say(None, ("a", "ping", "{}")), FakeTools(ping=asyncio.CancelledError()))
+
+
 async def test_cancelling_cancels_the_calls_and_waits_for_them() -> None:
     inside = asyncio.Event()
     cleaned: list[str] = []

@@ -40,12 +40,12 @@ LAST_TURN = (
 
 
 class AgentLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """What one run may use. Past a limit it raises; a repair turn is not counted as a step.
+    """What one run may use. Past a limit it raises.
 
-    steps: model calls; the last one is asked to answer without tools (`FinalStep.flagged`).
+    steps: model calls; the last one is asked to answer without tools (`FinalStep.flagged`). A repair turn comes on top.
     tool_calls: calls that run; further ones are refused, and the next turn is the last.
     tokens: input and output of all turns, read before each turn.
-    seconds: from the first step to the last, None = no limit of its own; it starts anew when a task runs again.
+    seconds: from `run` to the last step, None = no limit of its own; it starts anew when a task runs again.
     result_chars: the longest tool result that the model sees.
     """
 
@@ -163,6 +163,8 @@ class AgentRun:
         self._agent = agent
         self._outer = ctx
         self._ctx: TaskContext | None = None  # this run's own, from the first step on
+        ends = [ctx.call.deadline, agent.limits.seconds and ctx.clock.now() + agent.limits.seconds]
+        self._deadline = min((end for end in ends if end is not None), default=None)
         self._tools: dict[str, Tool] = {}
         self._options: ModelOptions = {}
         self._ready: deque[Step] = deque()
@@ -179,8 +181,7 @@ class AgentRun:
             if self._over:
                 raise StopAsyncIteration
             self._over = True  # also when this raises
-            ctx = self._ctx = self._ctx or await self._begin()
-            self._over = await self._advance_in_time(ctx)
+            self._over = await self._advance_in_time()
         return self._ready.popleft()
 
     async def _begin(self) -> TaskContext:
@@ -190,10 +191,7 @@ class AgentRun:
         tools = tuple(self._tools.values())
         chosen = None if ctx.tools is None else _Chosen(ctx.tools, tools)
         inner = ctx.child(agent.name, role=agent.role, tools=chosen)
-        if agent.limits.seconds is not None:
-            ends = ctx.clock.now() + agent.limits.seconds
-            ends = ends if ctx.call.deadline is None else min(ends, ctx.call.deadline)
-            inner.call = msgspec.structs.replace(inner.call, deadline=ends)
+        inner.call = msgspec.structs.replace(inner.call, deadline=self._deadline)
         self._options = {"system": agent.instructions, "tools": [tool.function() for tool in tools]}
         if agent.model is not None:
             self._options["model"] = agent.model
@@ -207,21 +205,22 @@ class AgentRun:
             self._options["extra"] = agent.extra
         return inner
 
-    async def _advance_in_time(self, ctx: TaskContext) -> bool:
-        over = f"the time of agent {self._agent.name} is over; it had made {self._steps} steps"
-        left = None if ctx.call.deadline is None else ctx.call.deadline - ctx.clock.now()
+    async def _advance_in_time(self) -> bool:
+        over = f"the time of agent {self._agent.name} is over; it has made {self._steps} model calls"
+        left = None if self._deadline is None else self._deadline - self._outer.clock.now()
         if left is not None and left <= 0:
             raise DeadlineReached(over)
         try:
             async with asyncio.timeout(left) as scope:
-                return await self._advance(ctx)
+                return await self._advance()
         except TimeoutError:
             if scope.expired():
                 raise DeadlineReached(over) from None
             raise
 
-    async def _advance(self, ctx: TaskContext) -> bool:
+    async def _advance(self) -> bool:
         """Ask the model, or deal with its last reply. Returns whether the run is over."""
+        ctx = self._ctx = self._ctx or await self._begin()
         reply, self._reply = self._reply, None
         if reply is None:
             self._reply = await self._ask(ctx)
@@ -233,16 +232,15 @@ class AgentRun:
         return False
 
     async def _ask(self, ctx: TaskContext) -> ChatAnswer:
-        options = self._options
+        options, limits = self._options, self._agent.limits
         if not self._repairing:
             self._admit()
-            self._steps += 1
-            limits = self._agent.limits
-            self._last = self._steps >= limits.steps or self._tool_calls >= limits.tool_calls
+            self._last = self._steps + 1 >= limits.steps or self._tool_calls >= limits.tool_calls
             if self._last and self._tools:
                 self.conversation = self.conversation.user(LAST_TURN)
         if self._tools and (self._last or self._repairing):
             options = {**options, "tool_choice": "none"}
+        self._steps += 1
         answer = await ctx.model(self.conversation.messages, **options)
         self._tokens += _tokens(self.conversation.messages, answer)
         return answer
@@ -251,11 +249,9 @@ class AgentRun:
         """Raises what forbids a further turn."""
         agent = self._agent
         if self._last:
-            raise StepLimit(f"agent {agent.name} called tools in its last turn; it has made {self._steps} steps")
+            raise StepLimit(f"agent {agent.name} called tools in its last turn; give it more steps or tool calls")
         if self._refused_turns >= MAX_REFUSED_TURNS:
-            raise StepLimit(
-                f"agent {agent.name} was stopped: no tool call of its last {self._refused_turns} turns could run"
-            )
+            raise StepLimit(f"agent {agent.name} was stopped: in {MAX_REFUSED_TURNS} turns none of its calls could run")
         if self._tokens >= agent.limits.tokens:
             raise TokenLimit(f"agent {agent.name} has used {self._tokens:,} of {agent.limits.tokens:,} tokens")
 
@@ -286,8 +282,9 @@ class AgentRun:
         except (OutputInvalid, ReplyTruncated) as error:
             if not self._repairing:
                 self._repairing = True
-                request = repair_request(error.message, agent.form)
-                self.conversation = self.conversation.assistant(reply).user(request)
+                if reply.text.strip():  # upstreams refuse an empty message of the assistant
+                    self.conversation = self.conversation.assistant(reply)
+                self.conversation = self.conversation.user(repair_request(error.message, agent.form))
                 self._ready.append(RepairStep(reason=error.message))
                 return False
             if agent.fallback is msgspec.UNSET:

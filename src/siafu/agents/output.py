@@ -12,7 +12,7 @@ from siafu.border.canonical import dumps
 from siafu.border.text import preview
 from siafu.errors import ConfigError, OutputInvalid, ReplyTruncated
 from siafu.gateway.chat import ChatAnswer
-from siafu.tools.schema import validate
+from siafu.tools.schema import check_schema, validate
 
 MAX_SCHEMA_CHARS = 4_000  # a longer schema is not repeated in a repair turn
 _NOT_SENT = frozenset({"$ref", "$defs", "title", "default", "discriminator"})
@@ -51,9 +51,10 @@ def declared(output: type[Any] | Mapping[str, Any]) -> Output:
     In the schema made from a type every field is required, as strict modes want it: write `X | None` for what may be
     absent. Nothing in it refers to another place, as not every server resolves references.
 
-    Raises: ConfigError when it is no JSON object, or a type that contains itself.
+    Raises: ConfigError when it is no JSON object, no usable schema, or a type that contains itself.
     """
     if isinstance(output, Mapping):
+        check_schema(output)
         made = Output(schema=output)
     else:
         try:

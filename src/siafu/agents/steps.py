@@ -45,9 +45,9 @@ class RepairStep(msgspec.Struct, frozen=True, kw_only=True):
 class FinalStep(msgspec.Struct, frozen=True, kw_only=True):
     """The end of a run. `text`: the model's last words. `output`: the value of the declared output, None without one.
 
-    `steps`: model calls. `tool_calls`: tools called (refused calls are not). `flagged`: empty, or why this is second
-    best: last_turn (a limit took the tools away, the model answered with what it had), default (no valid answer came,
-    `output` is the declared default).
+    `steps`: model calls, with the repair turn. `tool_calls`: tools called; refused calls are not counted.
+    `flagged`: empty, or why this is second best: last_turn (a limit took the tools away, the model answered with what
+    it had), default (no valid answer came, `output` is the declared default).
     """
 
     text: str
@@ -76,8 +76,8 @@ async def step(
     calls, and the steps in the same order. `tools`: those of `ctx.tools` that may be called, by name. `allowed`: how
     many calls may run. `result_chars`: what is longer is cut, with a note. `barred`: see `check`.
 
-    A ToolFault is told to the model. Anything else that goes wrong in one call (a deadline, a full disk) is raised
-    when the other calls have ended. Cancelling cancels all calls and waits for them.
+    A ToolFault is told to the model. Anything else that goes wrong in one call (a full disk, a tool set that breaks
+    its contract) is raised when the other calls have ended. Cancelling cancels all calls and waits for them.
     """
     checked = check(answer, tools, allowed=allowed, barred=barred)
     running = [_call(ctx, ready, tools[ready.call.name]) for ready in checked if isinstance(ready, ReadyCall)]
@@ -85,6 +85,8 @@ async def step(
     ended = await asyncio.gather(*running, return_exceptions=True)
     ran: list[ToolStep] = []
     for outcome in ended:
+        if isinstance(outcome, asyncio.CancelledError):  # nobody cancelled this step, or it would not be here
+            raise ToolFault("a tool call was cancelled from inside its tool set; see what it did before it is repeated")
         if isinstance(outcome, BaseException):
             raise outcome
         ran.append(outcome)
