@@ -18,7 +18,7 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     description: str = ""
-    input_schema: Mapping[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
+    input_schema: Mapping[str, Any] = msgspec.field(default_factory=lambda: {"type": "object", "properties": {}})
     output_schema: Mapping[str, Any] | None = None
     read_only: bool = False
     idempotent: bool = False
