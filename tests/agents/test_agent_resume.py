@@ -11,6 +11,7 @@ import pytest
 from siafu.agents.agent import Agent, AgentLimits
 from siafu.agents.arguments import identity
 from siafu.agents.steps import FinalStep
+from siafu.errors import ToolFault, ToolTimeout, ToolUnavailable
 from siafu.gateway.chat import ChatRequest
 from siafu.gateway.scripted import Answer, Scripted, say
 from siafu.observe.calls import CallContext
@@ -100,3 +101,31 @@ async def test_a_refund_that_was_sent_and_not_recorded_is_not_sent_again() -> No
     told = [str(message["content"]) for message in endpoint.requests[-1].messages if message["role"] == "tool"]
     assert sum(text.startswith("ERROR (outcome_unknown)") for text in told) == 1
     assert max(sent(endpoint, FakeTools()).values()) == 1
+
+
+@pytest.mark.parametrize("fault", [ToolUnavailable("down"), ToolTimeout("late")])
+@pytest.mark.parametrize("crash_at", range(2, 6))
+async def test_a_fault_the_model_was_told_of_is_told_again(crash_at: int, fault: ToolFault) -> None:
+    """The tool is down, the model calls it once more, and now it works: a resume must not mix the two up."""
+    again = say(None, ("b", "ping", "{}"))
+    turns: list[Answer] = [say(None, ("a", "ping", "{}")), again, "well"]
+
+    worked = 0
+
+    async def flaky(arguments: dict[str, Any]) -> ToolResult:
+        nonlocal worked
+        worked += 1
+        if worked == 1:
+            raise fault
+        return ToolResult(text="pong")
+
+    endpoint, tools, journal = by_turn(turns), FakeTools(ping=flaky), DictJournal(crash_at=crash_at)
+    agent = Agent(name="desk")
+    try:
+        await agent.ask(await context(endpoint, tools, journal=journal), "hi")
+    except Crash:
+        journal.restart()
+    final = await agent.ask(await context(endpoint, tools, journal=journal), "hi")
+    assert final.text == "well"
+    assert len(endpoint.requests) == 3
+    assert worked == 2
