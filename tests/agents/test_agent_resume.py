@@ -10,11 +10,14 @@ import pytest
 
 from siafu.agents.agent import Agent, AgentLimits
 from siafu.agents.arguments import identity
+from siafu.agents.replay import Replay
 from siafu.agents.steps import FinalStep
+from siafu.agents.strands import Place
 from siafu.errors import ToolFault, ToolTimeout, ToolUnavailable
 from siafu.gateway.chat import ChatRequest
 from siafu.gateway.scripted import Answer, Scripted, say
 from siafu.observe.calls import CallContext
+from siafu.store.records import JournalEntry
 from siafu.tools.toolset import ToolResult
 
 from .agent_fakes import Crash, DictJournal, FakeTools, context
@@ -129,3 +132,13 @@ async def test_a_fault_the_model_was_told_of_is_told_again(crash_at: int, fault:
     assert final.text == "well"
     assert len(endpoint.requests) == 3
     assert worked == 2
+
+
+def test_the_earlier_outcome_is_found_first_also_away_from_its_place() -> None:
+    rows = [
+        JournalEntry(path="/desk", seq=seq, kind=kind, fingerprint="same", outcome=b"null")
+        for seq, kind in [(1, "fault"), (3, "tool")]
+    ]
+    replay = Replay("t", None, rows)
+    found = [replay.take(Place("/desk", (0, seq)), ("tool", "fault"), "same") for seq in (5, 6, 7)]
+    assert found == [*rows, None]
