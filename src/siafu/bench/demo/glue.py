@@ -17,7 +17,7 @@ from mcp import Client
 
 RETRY = {429, 500, 502, 503, 504}
 CATEGORIES = ["order_status", "refund", "product_qa", "shipping", "complaint"]
-SORT = f"Classify the customer's message. Reply with JSON: {{\"category\": one of {CATEGORIES}}}."
+SORT = f'Classify the customer\'s message. Reply with JSON: {{"category": one of {CATEGORIES}}}.'
 ANSWER = "You are a support agent of an online shop. Use the tools, then answer briefly in the customer's language."
 
 
@@ -67,7 +67,10 @@ async def main(source, target):
     slots = asyncio.Semaphore(50)
     async with Client(os.environ["SHOP_URL"]) as shop, aiohttp.ClientSession(headers=headers) as http:
         tools = [
-            {"type": "function", "function": {"name": t.name, "description": t.description, "parameters": t.input_schema}}
+            {
+                "type": "function",
+                "function": {"name": t.name, "description": t.description, "parameters": t.input_schema},
+            }
             for t in (await shop.list_tools()).tools
         ]
         work = [handle(http, slots, shop, tools, request) for request in requests]
