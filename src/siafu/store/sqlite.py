@@ -22,7 +22,16 @@ from siafu.store import sql
 from siafu.store.crash import crash_point
 from siafu.store.faults import store_error
 from siafu.store.lock import Lock
-from siafu.store.records import AttemptOpened, AttemptSettled, Claimed, ItemRecord, JournalEntry, RunState
+from siafu.store.records import (
+    AttemptOpened,
+    AttemptSettled,
+    Claimed,
+    ItemRecord,
+    Journal,
+    JournalEntry,
+    Ledger,
+    RunState,
+)
 from siafu.store.schema import inspect, open_file, open_memory, open_reader
 from siafu.store.writer import Writer
 
@@ -115,8 +124,8 @@ class SqliteRun:
         self._store = store
         self._name = name
         self.id = self.session = 0
-        self.journal = SqliteJournal(store, self)
-        self.ledger = SqliteLedger(store, self)
+        self.journal: Journal = SqliteJournal(store, self)
+        self.ledger: Ledger = SqliteLedger(store, self)
 
     async def begin(self, work_print: str) -> RunState:
         """As `RunStore.begin`. Once for each `SqliteRun`."""
