@@ -139,6 +139,14 @@ async def test_an_empty_file_and_the_rest_of_a_broken_creation_are_used(tmp_path
     assert {p.name for p in contents(tmp_path / "run.db")} == {"run.db", "run.db.lock"}
 
 
+async def test_only_its_owner_may_read_it(tmp_path: Path) -> None:
+    run = SqliteStore(tmp_path / "run.db").run("r")
+    await run.begin("w")
+    modes = {p.suffix: p.stat().st_mode & 0o777 for p in contents(tmp_path / "run.db")}
+    await run.aclose()
+    assert modes == {".db": 0o600, ".db-wal": 0o600, ".db-shm": 0o600, ".lock": 0o644}
+
+
 async def test_a_parent_that_is_a_file(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     await refused(tmp_path / "file" / "run.db", "folder cannot be used")

@@ -13,6 +13,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -108,6 +109,30 @@ async def test_twenty_kills_at_random_moments_lose_nothing(tmp_path: Path) -> No
     assert state.session == 21
     assert state.finished >= len(recorded)
     assert check(path, said) == 0, "what was in flight is settled by the next session"
+
+
+async def sessions(path: Path) -> int:
+    run = SqliteStore(path).run("r")
+    state = await run.begin("w")
+    await run.aclose()
+    return state.session
+
+
+def test_kills_while_the_file_is_made_leave_nothing_in_the_way(tmp_path: Path) -> None:
+    chance = random.Random(2026)
+    found: set[str] = set()
+    for n in range(100):
+        folder = tmp_path / str(n)
+        folder.mkdir()
+        with child(folder / "run.db", "hold") as process:
+            while not any(folder.iterdir()) and process.poll() is None:
+                pass
+            time.sleep(chance.random() * 0.012)
+        found |= {path.name for path in folder.iterdir()}
+        assert asyncio.run(sessions(folder / "run.db")) in (1, 2)
+        if n >= 10 and {"run.db.new", "run.db"} <= found:
+            return
+    pytest.fail(f"no kill hit the creation: {found}")
 
 
 @pytest.mark.parametrize("point", ["before_commit", "after_commit", "after_open", "after_append", "after_record"])

@@ -114,9 +114,8 @@ def open_file(path: Path) -> sqlite3.Connection:
         if not path.exists() or path.stat().st_size == 0:
             _create(path)
         with _closing_on_error(_connect(path)) as db:
-            # WAL with FULL: a commit returns after its fsync, and readers never wait for the writer.
-            db.execute("PRAGMA journal_mode = WAL")
-            db.execute("PRAGMA synchronous = FULL")
+            db.execute("PRAGMA journal_mode = WAL")  # it is already, unless somebody changed it
+            db.execute("PRAGMA synchronous = FULL")  # a commit returns after its fsync
             db.execute("PRAGMA fullfsync = ON")  # macOS, where a plain fsync stops at the drive's cache
             db.execute("PRAGMA journal_size_limit = 67108864")
             _migrate(db, _version(db, path))
@@ -188,11 +187,14 @@ def _migrate(db: sqlite3.Connection, done: int) -> None:
 
 def _create(path: Path) -> None:
     draft = path.with_name(path.name + ".new")
-    draft.unlink(missing_ok=True)
+    for rest in ("", "-wal", "-shm"):  # of a creation that was cut off
+        draft.with_name(draft.name + rest).unlink(missing_ok=True)
     with closing(_connect(draft, "rwc")) as db:
         db.execute("PRAGMA journal_mode = MEMORY")
         db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         _migrate(db, 0)
+        db.execute("PRAGMA journal_mode = WAL")  # kept in the file, and last: its own log stays empty
+    draft.chmod(0o600)  # it will hold what customers write; SQLite gives its log the same mode
     draft.replace(path)
     folder = os.open(path.parent, os.O_RDONLY)
     try:

@@ -109,12 +109,15 @@ class SqliteStore:
 
         Raises: StoreError.
         """
-        if self.path is None or self._opened is None or self._reader is None:
+        if self._reader is None:
             return await self.writer.call(query)
+        pool, db = self._reader
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._reader[0], query, self._reader[1])
+            return await asyncio.get_running_loop().run_in_executor(pool, query, db)
         except sqlite3.Error as error:
-            raise store_error(error, self.path) from error
+            raise store_error(error, str(self.path)) from error
+        except RuntimeError:  # the pool takes nothing any more
+            raise StoreError(f"{self.path} is closed") from None
 
 
 class SqliteRun:
