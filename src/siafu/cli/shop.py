@@ -30,9 +30,9 @@ app = typer.Typer(
     rich_markup_mode=None,
     epilog="""\b
 Examples:
-  siafu shop orders --customer kim                which orders can kim ask about?
-  siafu shop serve --transport http               serve http://127.0.0.1:8765/mcp
-  siafu shop serve --customer kim                 serve one MCP client over stdio
+  siafu shop orders --customer kim        which orders can kim ask about?
+  siafu shop serve --customer kim         serve one MCP client over stdio
+  siafu shop serve --transport http       serve http://127.0.0.1:8765/mcp
 """,
 )
 
@@ -56,9 +56,9 @@ class Transport(StrEnum):
     epilog="""\b
 Examples:
   siafu shop serve --customer kim
-      for any MCP client that starts its servers, with a configuration like
-      {"mcpServers": {"shop": {"command": "siafu",
-                               "args": ["shop", "serve", "--customer", "kim"]}}}
+      for any MCP client that starts its servers, configured with
+      {"mcpServers": {"shop": {
+        "command": "siafu", "args": ["shop", "serve", "--customer", "kim"]}}}
   siafu shop serve --transport http --customer kim
       for trying out: everybody on this machine is kim
   SIAFU_IDENTITY_KEY=... siafu shop serve --transport http
@@ -70,7 +70,7 @@ def serve(
     host: str = typer.Option("127.0.0.1", help="http: the address to listen on."),
     port: int = typer.Option(8765, min=0, max=65535, help="http: the port; 0 takes a free one."),
     allow_host: list[str] = typer.Option([], help="http: a further host name by which clients reach the shop."),
-    customer: str | None = typer.Option(None, help="Who asks when no token says so. Without it: nobody.", min=1),
+    customer: str | None = typer.Option(None, help="Who asks when no token says so. Without it: nobody."),
     database: str | None = Where,
     delay: float = typer.Option(0, min=0, max=600_000, help="Milliseconds each tool waits before it answers."),
     log_calls: Path | None = typer.Option(None, help="Append each call with its arguments to this JSONL file."),
@@ -82,7 +82,7 @@ def serve(
     from siafu.apps.support.shop.server import Shop
     from siafu.pace.clock import SystemClock
 
-    key = _key()
+    key, customer = _key(), customer or None
     if transport is Transport.http:
         check_exposure(host, allow_host, key=key, customer=customer)
     elif ready_file or allow_host:
@@ -136,13 +136,13 @@ async def _http(
 @app.command(
     epilog="""\b
 Examples:
-  export SIAFU_IDENTITY_KEY=$(python3 -c "import secrets; print(secrets.token_urlsafe(32))")
+  export SIAFU_IDENTITY_KEY=$(openssl rand -hex 32)
   siafu shop serve --transport http &
-  siafu shop token --customer kim                 for the header  Authorization: Bearer TOKEN
+  siafu shop token --customer kim     for the header Authorization: Bearer ...
 """
 )
 def token(
-    customer: str = typer.Option(..., help="The customer the token stands for.", min=1),
+    customer: str = typer.Option(..., help="The customer the token stands for."),
     minutes: float = typer.Option(15, help="How long it is valid, at most 60."),
     tool: list[str] = typer.Option([], help="A tool it may be used for; repeat for more. Default: all."),
 ) -> None:
@@ -164,8 +164,8 @@ def token(
 @app.command(
     epilog="""\b
 Examples:
-  siafu shop orders                               every customer and their orders
-  siafu shop orders --customer kim --json         everything about kim's orders
+  siafu shop orders                            every customer and their orders
+  siafu shop orders --customer kim --json      everything about kim's orders
 """
 )
 def orders(
@@ -190,8 +190,8 @@ def orders(
 @app.command(
     epilog="""\b
 Examples:
-  siafu shop calls --limit 20                     the last twenty calls
-  siafu shop calls --json                         for programs
+  siafu shop calls --limit 20       the last twenty calls
+  siafu shop calls --json           for programs
 """
 )
 def calls(

@@ -42,7 +42,7 @@ def _score(word: str, product: Product) -> int:
         return 6
     if word in others:
         return 4
-    if len(word) < 2:
+    if len(word) < (3 if word.isascii() else 2):  # "or" is part of many names by chance
         return 0
     if any(word in name for name in names):
         return 3

@@ -15,7 +15,7 @@ from mcp.server.lowlevel import Server
 from mcp.server.transport_security import TransportSecuritySettings
 
 from siafu.apps.support.shop.server import AUDIENCE, BEARER
-from siafu.apps.support.shop.wire import MAX_MESSAGE, PARSE_ERROR, Unusable, checked
+from siafu.apps.support.shop.wire import INVALID_REQUEST, MAX_MESSAGE, PARSE_ERROR, Unusable, checked
 from siafu.border.identity import verify
 from siafu.border.secrets import Secret
 from siafu.border.urls import is_loopback
@@ -150,14 +150,19 @@ class _Gate:
 
     async def __call__(self, scope: _Scope, receive: _Receive, send: _Send) -> None:
         if scope["type"] == "http":
+            if scope["method"] != "POST":  # no session to end, no stream of its own to open
+                reply = Unusable(INVALID_REQUEST, f"POST JSON-RPC messages to {PATH}", None).reply
+                return await _answer(send, 405, reply, (b"allow", b"POST"))
             try:
                 scope[BEARER] = self._bearer(scope)
-                receive = await _checked_body(scope, receive)
+                if not _values(scope, b"accept"):  # RFC 9110, 12.5.1: then any kind of answer will do
+                    scope["headers"] = [*scope["headers"], (b"accept", b"application/json")]
+                receive = await _checked_body(receive)
             except IdentityInvalid as error:
                 hint = (b"www-authenticate", b'Bearer error="invalid_token"')
                 return await _answer(send, 401, Unusable(_UNAUTHORIZED, error.message, None).reply, hint)
             except Unusable as unusable:
-                return await _answer(send, 400, unusable.reply)
+                return await _answer(send, 413 if unusable.too_large else 400, unusable.reply)
             except TimeoutError:
                 return await _answer(send, 408, Unusable(PARSE_ERROR, "the body did not arrive in time", None).reply)
             except ConnectionError:  # gone before its request was complete
@@ -166,7 +171,7 @@ class _Gate:
 
     def _bearer(self, scope: _Scope) -> Any:
         """The Identity of the Authorization header; None when there is no such header."""
-        found = [value for name, value in scope["headers"] if name == b"authorization"]
+        found = _values(scope, b"authorization")
         if not found:
             return None
         scheme, _, token = found[0].decode("latin-1").partition(" ")
@@ -177,13 +182,15 @@ class _Gate:
         return verify(token.strip(), self._key, AUDIENCE, self._clock.wall())
 
 
-async def _checked_body(scope: _Scope, receive: _Receive) -> _Receive:
+def _values(scope: _Scope, header: bytes) -> list[bytes]:
+    return [value for name, value in scope["headers"] if name == header]
+
+
+async def _checked_body(receive: _Receive) -> _Receive:
     """A `receive` that hands on the request's body after its JSON has been checked.
 
     Raises: Unusable, TimeoutError, ConnectionError.
     """
-    if scope["method"] != "POST":
-        return receive
     body, more = bytearray(), True
     async with asyncio.timeout(BODY_SECONDS):
         while more:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 PARENT_CHECK = 0.5  # seconds
+log = logging.getLogger(__name__)
 
 
 @asynccontextmanager
@@ -31,4 +33,5 @@ async def stop_wanted(parent_pid: int | None = None) -> AsyncIterator[asyncio.Ev
 async def _watch_parent(pid: int, stop: asyncio.Event) -> None:
     while os.getppid() == pid:  # noqa: ASYNC110 - no portable way to be told
         await asyncio.sleep(PARENT_CHECK)
+    log.warning("siafu shop: process %d is not our parent (any more); stopping", pid)
     stop.set()

@@ -10,7 +10,7 @@ import json
 from typing import Any
 
 from siafu.border.canonical import loads
-from siafu.errors import BoundaryError
+from siafu.errors import BoundaryError, TooLarge
 
 MAX_MESSAGE = 1 << 20  # bytes
 PARSE_ERROR, INVALID_REQUEST = -32700, -32600
@@ -19,8 +19,9 @@ PARSE_ERROR, INVALID_REQUEST = -32700, -32600
 class Unusable(Exception):
     """A message that is refused. `reply`: the JSON-RPC error that answers it."""
 
-    def __init__(self, code: int, message: str, request_id: str | int | None) -> None:
+    def __init__(self, code: int, message: str, request_id: str | int | None, *, too_large: bool = False) -> None:
         super().__init__(message)
+        self.too_large = too_large
         self.reply: dict[str, Any] = {
             "jsonrpc": "2.0",
             "id": request_id,
@@ -36,7 +37,7 @@ def checked(raw: bytes) -> str:
     try:
         value = loads(raw, max_bytes=MAX_MESSAGE, what="the message")
     except BoundaryError as error:
-        raise Unusable(PARSE_ERROR, error.message, _request_id(raw)) from None
+        raise Unusable(PARSE_ERROR, error.message, _request_id(raw), too_large=isinstance(error, TooLarge)) from None
     if not isinstance(value, dict):
         raise Unusable(INVALID_REQUEST, "the message must be one JSON-RPC object", None)
     return json.dumps(value, ensure_ascii=False)
