@@ -214,10 +214,10 @@ class McpTools:
                 limit = f"{self.server.timeout:g} s"
                 raise ToolTimeout(f"{what} of {self._name} did not answer within {limit}", tool=what) from None
             except MCPError as error:
-                fate = connection.fate(error)
-                if fate is None:
+                known = connection.fate(error)
+                if known is None:
                     raise
-                why = connection.why if connection.over else error.message
+                fate, why = known
             except ValueError as error:  # pydantic's: an answer, but none of the protocol
                 fate, why = "lost", f"sent an answer that breaks the protocol: {preview(str(error))}"
             if fate == "session":

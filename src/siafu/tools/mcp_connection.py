@@ -45,10 +45,10 @@ class Connection:
         self.ready = False
         self.opened = asyncio.Event()
         self.over = False
-        self.why = ""  # empty for a moment while it ends
         self.retired = False
         self.listed = False
         self.listing = asyncio.Lock()
+        self._why = ""
         self._server = server
         self._http: CalmClient | None = None
         self._calls = 0
@@ -56,10 +56,15 @@ class Connection:
         self._warned = False
         self.owner = asyncio.create_task(self._own(), name=f"siafu-mcp-{server.name}")
 
+    @property
+    def why(self) -> str:
+        """Why it is over, to follow the name of the server."""
+        return self._why or "closed the connection"
+
     def end(self, why: str) -> None:
         """Let the owner close the connection; the first reason given stands."""
         self.over = True
-        self.why = self.why or why
+        self._why = self._why or why
         self.opened.set()
         self._leave.set()
 
@@ -80,13 +85,19 @@ class Connection:
             if self.retired:
                 self.retire()
 
-    def fate(self, error: MCPError) -> Fate | None:
-        """What is known of a request that ended with `error`; None when the server answered it."""
-        fate = self._http.fate(error.error.data) if self._http else None
-        if fate is None and error.code == types.CONNECTION_CLOSED:
-            # A server may use the same number. Over HTTP the two look alike, so the graver one is taken.
-            return "lost" if self.over or self._http else None
-        return fate
+    def fate(self, error: MCPError) -> tuple[Fate, str] | None:
+        """What is known of a request that ended with `error`, and why, to follow the name of the server; None when the
+        server answered it.
+        """
+        known = self._http.fate(error.error.data) if self._http else None
+        if known is not None:
+            return known, error.message
+        if error.code == types.CONNECTION_CLOSED and self.over:
+            return "lost", self.why
+        if self._http is not None and error.code in (types.CONNECTION_CLOSED, types.PARSE_ERROR):
+            # the SDK's words for a stream that was cut or cannot be read; a server's own are taken for the graver
+            return "lost", f"gave no answer: {preview(error.message)}"
+        return None
 
     async def _own(self) -> None:
         limit = self._server.timeout
@@ -149,7 +160,7 @@ class Connection:
 
     def _http_client(self, headers: dict[str, str] | None = None, timeout: Any = None, auth: Any = None) -> CalmClient:
         """Also the SDK's factory for SSE; `timeout` and `auth` are its parameters, and not used."""
-        self._http = CalmClient(headers=headers)
+        self._http = CalmClient(headers, streamable=not self._server.sse)
         return self._http
 
     async def _next_message(self, child: Child) -> SessionMessage:

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import json
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from typing import Any, Literal, cast
 
 import httpx2
@@ -30,16 +30,22 @@ _NOT_SENT = (
     httpx2.UnsupportedProtocol,
 )
 
+_ANSWERS = ("application/json", "text/event-stream")
+
 # What is known of a request that got no answer: `refused` = the server did not act on it, `session` = refused as the
 # session is unknown, `lost` = it may have acted.
 Fate = Literal["refused", "session", "lost"]
 
 
 class CalmClient(httpx2.AsyncClient):
-    """An AsyncClient whose `send` answers a failed request with a JSON-RPC error that `fate` can read."""
+    """An AsyncClient whose `send` answers a failed request with a JSON-RPC error that `fate` can read.
 
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**{**options, "timeout": httpx2.Timeout(None, connect=CONNECT_SECONDS)})
+    `streamable`: each answer comes on its own request (Streamable HTTP), not on another stream (the old SSE).
+    """
+
+    def __init__(self, headers: Mapping[str, str] | None, *, streamable: bool) -> None:
+        super().__init__(headers=headers, timeout=httpx2.Timeout(None, connect=CONNECT_SECONDS))
+        self._streamable = streamable
         self._mark = secrets.token_hex(16)  # so that no server can pretend that a request had no answer
 
     def fate(self, data: Any) -> Fate | None:
@@ -51,7 +57,7 @@ class CalmClient(httpx2.AsyncClient):
 
     async def send(self, request: httpx2.Request, **options: Any) -> httpx2.Response:
         """Send `request`. A notification gets 2 s, as the SDK sends nothing else meanwhile."""
-        limit = NOTIFICATION_SECONDS if _is_notification(request) else None
+        limit = None if request.method != "POST" or _is_request(request) else NOTIFICATION_SECONDS
         try:
             async with asyncio.timeout(limit):
                 response = await super().send(request, **options)
@@ -68,6 +74,10 @@ class CalmClient(httpx2.AsyncClient):
             await response.aclose()
             return self._instead(request, "session", "does not know the session any more")
         kind = response.headers.get("content-type", "").lower()
+        answers = status == 200 and kind.startswith(_ANSWERS)
+        if self._streamable and status < 300 and not answers and _is_request(request):
+            await response.aclose()
+            return self._instead(request, "lost", f"answered HTTP {status} with {preview(kind, 60) or 'nothing'}")
         if kind.startswith("text/event-stream") and status < 400:
             if not response.headers.get("content-encoding"):
                 response.stream = _Mending(response)
@@ -114,11 +124,9 @@ class _Mending(httpx2.AsyncByteStream):
         await self._inner.aclose()
 
 
-def _is_notification(request: httpx2.Request) -> bool:
-    if request.method != "POST":
-        return False
-    message = json.loads(request.content)
-    return isinstance(message, dict) and "id" not in message
+def _is_request(request: httpx2.Request) -> bool:
+    """Whether it carries a JSON-RPC request, which must get an answer; notifications get none."""
+    return request.method == "POST" and "method" in (message := json.loads(request.content)) and "id" in message
 
 
 def _is_rpc_error(body: bytearray) -> bool:
