@@ -262,6 +262,26 @@ async def test_a_line_without_end_ends_the_connection(raw: Make) -> None:
     assert (await server.call("echo")).text == "{}"
 
 
+async def test_a_server_that_talks_much_is_read_to_the_end(raw: Make) -> None:
+    assert (await raw().call("chatter")).text == "done"
+
+
+async def test_a_process_that_stops_reading_takes_no_more_calls(raw: Make) -> None:
+    server = raw()
+    deaf = asyncio.create_task(server.call("deafens"))
+    await until(lambda: len(server.got("tools/call")) == 1)
+    waiting = [asyncio.create_task(server.call("echo", word="x" * 9_000_000)) for _ in range(4)]
+    with at_once():
+        await asyncio.sleep(0.1)
+        with pytest.raises(ToolUnavailable, match="does not read what it is sent; the call was not sent"):
+            await server.call("echo")
+        for task in waiting:
+            task.cancel()
+        ended = await asyncio.gather(*waiting, return_exceptions=True)  # although the server cannot be told
+    assert all(isinstance(each, asyncio.CancelledError) for each in ended)
+    deaf.cancel()
+
+
 async def test_a_process_that_never_speaks(raw: Make) -> None:
     server = raw("deaf", timeout=0.5)
     with pytest.raises(ToolUnavailable, match=r"did not finish its handshake within 0\.5 s"):

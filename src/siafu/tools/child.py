@@ -66,14 +66,15 @@ class Child(asyncio.SubprocessProtocol):
             self._reading(True)
         return line
 
-    def send(self, line: bytes) -> None:
-        """Hand one line to its stdin. It never waits: a process that does not read 32 MiB is given up."""
+    def send(self, line: bytes) -> bool:
+        """Hand one line to its stdin, without waiting. False = it has 32 MiB still to read, so the line was not taken."""
         stdin = self._transport.get_pipe_transport(0)
         if not isinstance(stdin, asyncio.WriteTransport) or stdin.is_closing():
-            return  # it is about to be found over
-        stdin.write(line + b"\n")
+            return True  # it has ended, as whoever waits for its lines is about to learn
         if stdin.get_write_buffer_size() > MAX_UNSENT:
-            self._give_up("does not read what it is sent")
+            return False
+        stdin.write(line + b"\n")
+        return True
 
     @property
     def fate(self) -> str:

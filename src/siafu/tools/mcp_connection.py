@@ -20,6 +20,7 @@ from mcp.shared.message import SessionMessage
 from siafu import __version__
 from siafu.border.secrets import Secret, redact
 from siafu.border.text import preview
+from siafu.errors import ToolUnavailable
 from siafu.tools.child import Child, small_environment
 from siafu.tools.content import mended, text_of
 from siafu.tools.mcp_http import MAX_BODY, CalmClient, Fate
@@ -144,7 +145,7 @@ class Connection:
             child = await Child.start([server.command, *server.args], env=env, cwd=server.cwd)
             try:
                 receive = functools.partial(self._next_message, child)
-                yield _Inbox(receive, _nothing, lambda: self.end(child.fate)), _Outbox(child)
+                yield _Inbox(receive, _nothing, lambda: self.end(child.fate)), _Outbox(child, server.name)
             finally:
                 await child.stop()
             return
@@ -222,11 +223,14 @@ class _Inbox:
 class _Outbox:
     """What the SDK writes a child's messages to."""
 
-    def __init__(self, child: Child) -> None:
+    def __init__(self, child: Child, name: str) -> None:
         self._child = child
+        self._name = name
 
     async def send(self, item: SessionMessage, /) -> None:
-        self._child.send(item.message.model_dump_json(by_alias=True, exclude_unset=True).encode())
+        data = item.message.model_dump_json(by_alias=True, exclude_unset=True).encode()
+        if not self._child.send(data) and isinstance(item.message, types.JSONRPCRequest):
+            raise ToolUnavailable(f"MCP server {self._name} does not read what it is sent; the call was not sent")
 
     async def aclose(self) -> None:
         await _nothing()

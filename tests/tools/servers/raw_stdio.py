@@ -42,6 +42,8 @@ TOOLS: dict[str, dict[str, Any]] = {
     "long": {},
     "arguments": READS,
     "grandchild": {},
+    "chatter": {},
+    "deafens": {},
 }
 BLOCKS = [
     {"type": "text", "text": "downloaded"},
@@ -131,6 +133,12 @@ def call(request: dict[str, Any]) -> None:
         sys.stdout.flush()
     elif name == "arguments":
         text(request, json.dumps(sys.argv))
+    elif name == "chatter":
+        for i in range(20_000):
+            send({"method": "notifications/message", "params": {"level": "info", "data": f"{i} 말"}})
+        text(request, "done")
+    elif name == "deafens":
+        time.sleep(300)
     elif name == "grandchild":
         child = subprocess.Popen(["sleep", "300"], start_new_session=False)
         text(request, str(child.pid))
