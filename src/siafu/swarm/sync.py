@@ -6,7 +6,8 @@ import asyncio
 import contextvars
 import threading
 from collections.abc import AsyncIterable, Callable, Coroutine
-from contextlib import AsyncExitStack
+from concurrent.futures import Future
+from contextlib import AsyncExitStack, suppress
 from typing import Any, TypeVar, overload
 
 from siafu.errors import UsageError
@@ -51,37 +52,35 @@ async def _collect(results: AsyncIterable[Any]) -> list[Any]:
 
 
 def _in_thread(coroutine: Coroutine[Any, Any, Any]) -> Any:
-    outcome: list[Any] = []
-    failed: list[BaseException] = []
-    started = threading.Event()
-    running: list[tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]]] = []
+    outcome: Future[Any] = Future()
+    inner: list[asyncio.Task[Any]] = []
+    begun = threading.Event()
 
     async def supervised() -> Any:
-        task = asyncio.current_task()
-        assert task is not None  # noqa: S101
-        running.append((task.get_loop(), task))
-        started.set()
+        inner.extend(asyncio.all_tasks())
+        begun.set()
         return await coroutine
 
     def body() -> None:
         try:
-            outcome.append(asyncio.run(supervised()))
+            outcome.set_result(asyncio.run(supervised()))
         except BaseException as error:  # noqa: BLE001  raised in the waiting thread
-            failed.append(error)
+            outcome.set_exception(error)
         finally:
-            started.set()
+            begun.set()
 
     thread = threading.Thread(target=contextvars.copy_context().run, args=(body,), name="siafu.run_sync")
     thread.start()
+    outer = asyncio.current_task()
+    before = outer.cancelling() if outer else 0
     try:
+        # Ctrl-C under asyncio.run does not raise here: it cancels the outer task, which cannot notice while it waits.
+        while thread.is_alive() and not (outer and outer.cancelling() > before):
+            thread.join(0.05)
+    finally:
+        begun.wait()
+        for task in inner if thread.is_alive() else ():
+            with suppress(RuntimeError):  # its loop has just closed
+                task.get_loop().call_soon_threadsafe(task.cancel)
         thread.join()
-    except KeyboardInterrupt:
-        started.wait()
-        for loop, task in running:
-            if not loop.is_closed():
-                loop.call_soon_threadsafe(task.cancel)
-        thread.join()
-        raise
-    if failed:
-        raise failed[0]
-    return outcome[0]
+    return outcome.result()
