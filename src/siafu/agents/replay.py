@@ -39,12 +39,19 @@ class Replay:
         """The place of the next step on `path`. Call it before the first await of the step."""
         return self._strands.place(path)
 
-    def take(self, place: Place, kind: str, fingerprint: str) -> JournalEntry | None:
-        """The journaled outcome of this step, None when it must run. An entry is given out once."""
+    def take(self, place: Place, kind: str | tuple[str, ...], fingerprint: str) -> JournalEntry | None:
+        """The journaled outcome of this step, None when it must run. An entry is given out once.
+
+        `kind`: all that the outcome may be. They are looked for together: a call that failed and was made again later,
+        in the same words, must find its fault first and its success later.
+        """
+        kinds = (kind,) if isinstance(kind, str) else kind
         entry = self._left.get(place)
-        if entry is None or entry.kind != kind or entry.fingerprint != fingerprint:
-            path = place.strand if kind == "value" else place.path
-            same = [p for p in self._same.get((path, kind, fingerprint), ()) if p in self._left]
+        if entry is None or entry.kind not in kinds or entry.fingerprint != fingerprint:
+            paths = ((place.strand if kind == "value" else place.path, kind) for kind in kinds)
+            same = sorted(
+                p for path, kind in paths for p in self._same.get((path, kind, fingerprint), ()) if p in self._left
+            )
             if not same:
                 return None
             place = next((p for p in same if p.order[:-1] == place.order[:-1]), same[0])

@@ -135,15 +135,14 @@ class TaskContext:
 
     def _recall(self, place: Place, asked: str, *kinds: str) -> JournalEntry | None:
         """The journaled outcome of this step; None when it must run. Raises the error it ended with."""
-        for kind in (*kinds, "fault", "unclear"):
-            found = self._replay.take(place, kind, asked)
-            if found is not None:
-                if kind != "intent":
-                    self._around.observer(Replayed(run=self.call.run, task=self.call.task, kind=kinds[0]))
-                if kind in ("fault", "unclear"):
-                    raise thaw(found.outcome)
-                return found
-        return None
+        found = self._replay.take(place, (*kinds, "fault", "unclear"), asked)
+        if found is None:
+            return None
+        if found.kind != "intent":
+            self._around.observer(Replayed(run=self.call.run, task=self.call.task, kind=kinds[0]))
+        if found.kind in ("fault", "unclear"):
+            raise thaw(found.outcome)
+        return found
 
     def _entry(self, kind: str, place: Place, asked: str) -> JournalEntry:
         seat = self._replay.seat(place)
