@@ -54,7 +54,10 @@ def test_canonical_takes_structs_and_decimals() -> None:
 
 
 def test_f48_a_lone_surrogate_is_written_as_a_replacement() -> None:
-    assert json.loads(dumps({"t": "ok \ud83d 끝", "\ud800": [("a\x00",)]})) == {"t": "ok \ufffd 끝", "\ufffd": [["a\ufffd"]]}
+    assert json.loads(dumps({"t": "ok \ud83d 끝", "\ud800": [("a\x00",)]})) == {
+        "t": "ok \ufffd 끝",
+        "\ufffd": [["a\ufffd"]],
+    }
     assert canonical("\ud83d") == '"\ufffd"'.encode()
 
 
@@ -81,7 +84,19 @@ def test_border_cases_are_read(text: bytes | str, value: Any) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        *("", "{", "[1] x", "NaN", "Infinity", "[-Infinity]", "1e999", '{"a":1,"a":2}', "'a'", "[1,]", '{"a":1} {"b":2}'),
+        *(
+            "",
+            "{",
+            "[1] x",
+            "NaN",
+            "Infinity",
+            "[-Infinity]",
+            "1e999",
+            '{"a":1,"a":2}',
+            "'a'",
+            "[1,]",
+            '{"a":1} {"b":2}',
+        ),
         *('{"a\\u0000":1,"a\\ufffd":2}', '{"a":{"b":1,"b":1}}', "1" * 5000),
     ],
 )

@@ -32,7 +32,22 @@ def test_amounts_are_read_exactly(written: str | int | Decimal, usd: str) -> Non
 @pytest.mark.parametrize(
     "written",
     [
-        *("", "five", "5 EUR", "-1", "1,50", "1,5000", "1.2.3", "1e3", "$", "NaN", "1000001", "5 USD each", "٥", "1__0"),
+        *(
+            "",
+            "five",
+            "5 EUR",
+            "-1",
+            "1,50",
+            "1,5000",
+            "1.2.3",
+            "1e3",
+            "$",
+            "NaN",
+            "1000001",
+            "5 USD each",
+            "٥",
+            "1__0",
+        ),
         *(-1, True, Decimal("NaN"), Decimal("Infinity"), Decimal("-0.01"), 0.5, None),
     ],
 )

@@ -27,7 +27,7 @@ def test_f48_lone_surrogates_and_nul_are_replaced(raw: str, safe: str) -> None:
 def test_clean_text_is_valid_everywhere_and_clean_twice_is_clean_once(text: str) -> None:
     safe = clean(text)
     assert "\x00" not in safe
-    assert safe.encode() and clean(safe) == safe or safe == ""
+    assert (safe.encode() and clean(safe) == safe) or safe == ""
     assert len(safe) == len(text)
 
 

@@ -105,7 +105,9 @@ def test_refusals_of_one_burst_slow_the_pace_once() -> None:
 
 
 steps = st.lists(
-    st.tuples(st.sampled_from(["ask", "ask", "ask", "refuse", "hint", "undo"]), st.floats(0, 2)), min_size=1, max_size=80
+    st.tuples(st.sampled_from(["ask", "ask", "ask", "refuse", "hint", "undo"]), st.floats(0, 2)),
+    min_size=1,
+    max_size=80,
 )
 
 
