@@ -16,7 +16,7 @@ from siafu.bench.simulator.strings import matching, sample_of
 from siafu.bench.simulator.words import clauses, concepts, is_korean, keywords
 
 Json = dict[str, Any]
-DEEPEST = 8
+DEEPEST = 4  # nested optional parts below this are left away
 _ANSWER = re.compile(r"answer|reply|response|message|답변|응답|안내", re.IGNORECASE)
 _WHY = re.compile(r"reason|why|explan|rational|justif|이유|근거|사유", re.IGNORECASE)
 _TOPIC = re.compile(r"keyword|tag|topic|query|search|term|subject|title|키워드|주제|제목", re.IGNORECASE)
@@ -134,8 +134,9 @@ class _Filler:
         if "enum" in items:
             fit = fitting(items["enum"], self._explained(schema), self._source.text)
             rest = [value for value in items["enum"] if value not in fit]
-            return [*fit[:most], *rest[: max(0, least - len(fit))]]
-        found: list[Any] = self._strings(items, name)[:most] if _types(items) == ["string"] else []
+            return [*fit[:most], *rest, *items["enum"] * least][: max(least, min(len(fit), most))]
+        told = self._strings(items, name) if _types(items) == ["string"] else []
+        found: list[Any] = finding.unique([_fitted(text, items) for text in told])[:most]
         wanted = max(least, 0 if found else min(len(parts), most))
         for number in range(len(found), wanted):
             part = msgspec.structs.replace(self._source, text=parts[number % len(parts)])
@@ -167,17 +168,7 @@ class _Filler:
         return int(value) if whole else round(value, 6)
 
     def _string(self, schema: Json, name: str) -> str:
-        found = self._found(schema, name)
-        most = schema.get("maxLength")
-        if isinstance(most, int):
-            found = found[:most]
-        least = schema.get("minLength", 0)
-        if len(found) < least:
-            found += "." * (least - len(found))
-        pattern = schema.get("pattern")
-        if isinstance(pattern, str) and not finding.by_pattern(pattern, found):
-            return matching(pattern)
-        return found
+        return _fitted(self._found(schema, name), schema)
 
     def _found(self, schema: Json, name: str) -> str:
         """The most apt string for a property, not yet fitted to its limits."""
@@ -202,6 +193,14 @@ class _Filler:
         if _TOPIC.search(name):
             return " ".join(keywords(text)[:6]) or text[:60]
         return self._source.say() if _ANSWER.search(name) else (clauses(text) or [text])[0][:200]
+
+
+def _fitted(text: str, schema: Json) -> str:
+    """The text within the schema's lengths and pattern."""
+    pattern = schema.get("pattern")
+    if isinstance(pattern, str) and text not in finding.by_pattern(pattern, text):
+        return matching(pattern)
+    return text[: schema.get("maxLength")].ljust(schema.get("minLength", 0), ".")
 
 
 def _types(schema: Mapping[str, Any]) -> list[str]:
