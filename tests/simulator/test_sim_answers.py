@@ -10,7 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from siafu.bench.simulator.answers import answer_to
 from siafu.bench.simulator.draws import Draws
+from siafu.bench.simulator.request import Refused, read
 from siafu.bench.simulator.schemas import Source, fill
 from siafu.bench.simulator.strings import matching
 from sim import Sim
@@ -262,6 +264,9 @@ NODE = {
     "required": ["name"],
     "additionalProperties": False,
 }
+KEYWORDS = st.sampled_from(
+    ["type", "enum", "properties", "required", "items", "anyOf", "allOf", "$ref", "minimum", "minItems", "pattern"]
+)
 FIXED: list[Json] = [
     {"type": "string", "format": "date"},
     {"type": ["string", "null"]},
@@ -317,6 +322,36 @@ def test_every_filled_schema_is_valid(properties: Json, text: str) -> None:
     schema = {**objects(properties), "$defs": {"node": NODE}}
     value = fill(schema, Source(text, "", lambda: "네, 확인했습니다.", Draws(1)))
     jsonschema.validate(value, schema, format_checker=jsonschema.FormatChecker())
+
+
+JUNK = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(-99, 99), st.text(max_size=6), st.sampled_from(["string", "#"])),
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(KEYWORDS | NAMES, inner, max_size=4)),
+    max_leaves=12,
+)
+
+
+@settings(suppress_health_check=[HealthCheck.too_slow])
+@given(JUNK, JUNK, st.text(max_size=60))
+def test_any_schema_is_answered_or_refused(parameters: Any, schema: Any, text: str) -> None:
+    function = {"type": "function", "function": {"name": "order_status", "parameters": parameters}}
+    request = body(text, tools=[function], tool_choice="required")
+    for asking in (request, body(text, response_format={"type": "json_schema", "json_schema": {"schema": schema}})):
+        try:
+            asked = read(json.dumps(asking).encode())
+        except Refused as refused:
+            assert refused.status == 400 and refused.message
+        else:
+            answer = answer_to(asked, Draws(1))
+            assert answer.content is not None or json.loads(answer.calls[0].arguments) is not None
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [{"$ref": "#"}, {"anyOf": [{"$ref": "#"}]}, {"allOf": [{"$ref": "#"}]}, {"items": {"$ref": "#"}, "minItems": 2}],
+)
+def test_schemas_that_lead_back_to_themselves_end(schema: Json) -> None:
+    fill(schema, Source("text", "", str, Draws(1)))
 
 
 def test_that_check_can_fail() -> None:

@@ -41,7 +41,7 @@ class _Plan:
 
     def __init__(self, asked: Asked, reading: Reading, draws: Draws) -> None:
         self._asked, self._reading, self._draws = asked, reading, draws
-        self._results = [parsed(text) for _, text in reading.results]
+        self._results = [parsed(text) for text in reading.results]
         self._made = _calls_made(asked)
         usable = asked.functions if asked.tool_choice != "none" else []
         self._wishes = wishes(reading.text, usable, self._results, draws) if usable else []
@@ -85,17 +85,17 @@ class _Plan:
 
     def _prose(self) -> str:
         missing = [name for wish in self._wishes for name in wish.missing]
-        told = [text for call_id, text in self._relevant()]
+        told = self._relevant()
         parts = [report(told, korean=self._reading.korean)] if told else []
         if missing:
             parts.append(ask_for(missing, korean=self._reading.korean))
         return " ".join(parts) or acknowledge(self._reading.text, korean=self._reading.korean)
 
-    def _relevant(self) -> list[tuple[str, str]]:
+    def _relevant(self) -> list[str]:
         """Results since the user spoke; else earlier ones of calls that would be made again."""
         if self._reading.results:
             return list(self._reading.results)
-        return [("", self._made[wish.key]) for wish in self._wishes if self._made.get(wish.key)]
+        return [self._made[wish.key] for wish in self._wishes if self._made.get(wish.key)]
 
     def _source(self, described: str = "") -> Source:
         return Source(
@@ -108,7 +108,7 @@ def _calls_made(asked: Asked) -> dict[tuple[str, str], str]:
     results = {str(m.get("tool_call_id")): text_of(m) for m in asked.messages if m["role"] == "tool"}
     made: dict[tuple[str, str], str] = {}
     for message in asked.messages:
-        for call in message.get("tool_calls") or []:
+        for call in (message.get("tool_calls") or []) if message["role"] == "assistant" else []:
             arguments = parsed(call["function"]["arguments"])
             if isinstance(arguments, dict):
                 made[Wish(call["function"]["name"], arguments).key] = results.get(call["id"], "")

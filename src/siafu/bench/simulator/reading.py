@@ -16,24 +16,26 @@ _LABELLED = re.compile(
     r"문의|요청|내용|질문|고객|본문|메시지|입력)[^:\n]{0,20}[::]\s*(.+)\Z",
     re.IGNORECASE | re.DOTALL | re.MULTILINE,
 )
+MOST_CHARS = 20_000  # of what a user says; the rest is not read
 _TEXT_KEYS = ("text", "message", "content", "request", "question", "query", "body", "input", "내용", "문의")
 _REPAIR = re.compile(r"\bjson\b|schema|invalid|not valid|one of|format|again|스키마|형식|다시", re.IGNORECASE)
 
 
 class Reading(msgspec.Struct, frozen=True):
     """`text`: what the user wants, in their words. `around`: everything else that was said to the model by the caller.
-    `results`: (call id, text) of tool messages since the user spoke. `korean`: the language to answer in.
+    `results`: texts of tool messages since the user spoke. `korean`: the language to answer in.
     """
 
     text: str
     around: str
     korean: bool
-    results: tuple[tuple[str, str], ...] = ()
+    results: tuple[str, ...] = ()
 
 
 def read_user(asked: Asked) -> Reading:
     """The last thing the user said; when that only asks to repair an answer, what was said before."""
     said = [text_of(message) for message in asked.messages if message["role"] == "user"]
+    said = [text[:MOST_CHARS] for text in said]
     last = said[-1] if said else ""
     if len(said) > 1 and len(last) < 1_000 and _REPAIR.search(last) and "assistant" in _roles_between(asked):
         last = said[-2]
@@ -49,13 +51,13 @@ def _roles_between(asked: Asked) -> list[str]:
     return [message["role"] for message in asked.messages[places[-2] + 1 : places[-1]]]
 
 
-def _results(asked: Asked) -> tuple[tuple[str, str], ...]:
-    found: list[tuple[str, str]] = []
+def _results(asked: Asked) -> tuple[str, ...]:
+    found: list[str] = []
     for message in reversed(asked.messages):
         if message["role"] == "user":
             break
         if message["role"] == "tool":
-            found.append((str(message.get("tool_call_id")), text_of(message)))
+            found.append(text_of(message))
     return tuple(reversed(found))
 
 

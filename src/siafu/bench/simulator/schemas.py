@@ -45,6 +45,8 @@ class _Filler:
 
     def value(self, schema: Any, name: str, depth: int) -> Any:
         schema = self.resolve(schema)
+        if depth > 2 * DEEPEST:
+            return None  # a schema that only leads back to itself
         if "const" in schema:
             return schema["const"]
         if "enum" in schema:
@@ -66,7 +68,7 @@ class _Filler:
             return is_so(name, str(schema.get("description", "")), self._source.text)
         return self._string(schema, name)
 
-    def resolve(self, schema: Any) -> Json:
+    def resolve(self, schema: Any, depth: int = 0) -> Json:
         """The schema with $ref followed and allOf merged."""
         found: Json = schema if isinstance(schema, dict) else {}
         for _ in range(DEEPEST):
@@ -78,7 +80,7 @@ class _Filler:
                 target = target.get(step.replace("~1", "/").replace("~0", "~")) if isinstance(target, dict) else None
             found = (target if isinstance(target, dict) else {}) | {k: v for k, v in found.items() if k != "$ref"}
         merged = {k: v for k, v in found.items() if k != "allOf"}
-        for part in map(self.resolve, found.get("allOf") or []):
+        for part in (self.resolve(part, depth + 1) for part in found.get("allOf", []) if depth < DEEPEST):
             properties = {**part.get("properties", {}), **merged.get("properties", {})}
             required = [*part.get("required", []), *merged.get("required", [])]
             merged = {**part, **merged, **({"properties": properties, "required": required} if properties else {})}
@@ -116,12 +118,13 @@ class _Filler:
         real = [option for option in resolved if _types(option) != ["null"] and option.get("const", 0) is not None]
         if not real or (len(real) < len(resolved) and not any(self.evident(option, name) for option in real)):
             return None
-        return self.value(next((option for option in real if self.evident(option, name)), real[0]), name, depth)
+        return self.value(next((option for option in real if self.evident(option, name)), real[0]), name, depth + 1)
 
     def _object(self, schema: Json, depth: int) -> Json:
         required = schema.get("required") or []
         found = {}
-        for key, inner in (schema.get("properties") or {}).items():
+        properties = {key: {} for key in required} | (schema.get("properties") or {})
+        for key, inner in properties.items():
             if key in required or (depth < DEEPEST and self.evident(self.resolve(inner), key)):
                 found[key] = self.value(inner, key, depth + 1)
         return found
@@ -135,7 +138,7 @@ class _Filler:
             fit = fitting(items["enum"], self._explained(schema), self._source.text)
             rest = [value for value in items["enum"] if value not in fit]
             return [*fit[:most], *rest, *items["enum"] * least][: max(least, min(len(fit), most))]
-        told = self._strings(items, name) if _types(items) == ["string"] else []
+        told = self._strings(items, name) if items.get("type") == "string" else []
         found: list[Any] = finding.unique([_fitted(text, items) for text in told])[:most]
         wanted = max(least, 0 if found else min(len(parts), most))
         for number in range(len(found), wanted):

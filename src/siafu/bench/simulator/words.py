@@ -22,6 +22,7 @@ _WORD = re.compile(r"[A-Za-z]+(?:'[a-z]+)?|[가-힣]+")
 _HANGUL = re.compile(r"[가-힣]")
 _LATIN = re.compile(r"[A-Za-z]")
 _CLAUSE = re.compile(r"[.!?;。!?]+(?:\s+|$)|\n+|,\s+|\s(?:and|also|then|plus|그리고|또한|또)\s+|(?<=[가-힣\d])하고\s+")
+MOST_CHARS = 8_000  # of a text; the rest is not read
 WORD_WEIGHT, BIGRAM_WEIGHT = 0.5, 0.25
 
 
@@ -80,9 +81,13 @@ for _name, _, _english, _korean in GLOSSARY:
             _KOREAN.append((_entry, _name))
 
 
-@lru_cache(maxsize=4_096)
 def mentioned(text: str) -> frozenset[str]:
     """The concepts whose words occur in the text."""
+    return _mentioned(text[:MOST_CHARS])
+
+
+@lru_cache(maxsize=4_096)
+def _mentioned(text: str) -> frozenset[str]:
     named: set[str] = set()
     for word in words(text):
         found = _ENGLISH.get(word.lower()) or _ENGLISH.get(stem(word))
@@ -96,7 +101,6 @@ def mentioned(text: str) -> frozenset[str]:
     return frozenset(named)
 
 
-@lru_cache(maxsize=4_096)
 def concepts(text: str) -> Features:
     """Concept -> strength: what the text mentions, and what that suggests."""
     strength = {name: _STRENGTH[name] for name in mentioned(text)}
@@ -106,9 +110,13 @@ def concepts(text: str) -> Features:
     return strength
 
 
-@lru_cache(maxsize=4_096)
 def features(text: str) -> Features:
     """Concepts, and the words themselves for what no glossary knows."""
+    return _features(text[:MOST_CHARS])
+
+
+@lru_cache(maxsize=1_024)
+def _features(text: str) -> Features:
     return {**{f"concept:{name}": weight for name, weight in concepts(text).items()}, **_own_words(text)}
 
 
