@@ -102,8 +102,9 @@ def parse_line(raw: RawLine) -> Line | None:
     try:
         return Line(raw.number, raw.offset, loads(text, max_bytes=len(data), what=f"line {raw.number}"))
     except SiafuError as error:
-        cut = "" if raw.ended else " (the last line; it has no line end and may be cut)"
-        return Line(raw.number, raw.offset, error=LineError(raw.number, error.code, error.message + cut))
+        why = error.message.replace(": line 1 column ", " at column ")
+        why += "" if raw.ended else " (the last line; it has no line end and may be cut)"
+        return Line(raw.number, raw.offset, error=LineError(raw.number, error.code, why))
 
 
 def _bad(raw: RawLine, code: str, message: str) -> Line:

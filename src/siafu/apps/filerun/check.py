@@ -80,23 +80,30 @@ def _twice(pairs: list[tuple[int, int]]) -> str:
 
 
 class Bits:
-    """A set of line numbers, one bit each."""
+    """A set of line numbers, one bit each, all from 0 to `lines`."""
 
     def __init__(self, lines: int) -> None:
-        """Room for the numbers 0 to `lines`."""
         self._bits = bytearray(lines // 8 + 1)
 
     def add(self, line: int) -> None:
         self._bits[line >> 3] |= 1 << (line & 7)
-
-    def discard(self, line: int) -> None:
-        self._bits[line >> 3] &= ~(1 << (line & 7))
 
     def __contains__(self, line: int) -> bool:
         return bool(self._bits[line >> 3] >> (line & 7) & 1)
 
     def __len__(self) -> int:
         return int.from_bytes(self._bits).bit_count()
+
+    def __or__(self, other: Bits) -> Bits:
+        return self._joined(other, lambda ours, theirs: ours | theirs)
+
+    def __sub__(self, other: Bits) -> Bits:
+        return self._joined(other, lambda ours, theirs: ours & ~theirs)
+
+    def _joined(self, other: Bits, join: Callable[[int, int], int]) -> Bits:
+        joined = Bits(0)
+        joined._bits = bytearray(map(join, self._bits, other._bits))
+        return joined
 
 
 def tasks(job: FileJob, file: BinaryIO, *, lines: int, skip: Bits) -> Iterator[Task | LineError]:
