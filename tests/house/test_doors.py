@@ -12,11 +12,11 @@ SRC = Path(__file__).parents[2] / "src" / "siafu"
 DOORS: dict[str, tuple[str, ...]] = {
     "aiohttp": ("gateway/transport.py", "bench/"),
     "sqlite3": ("store/", "apps/support/shop/"),
-    "mcp": ("tools/mcp.py", "apps/support/shop/"),
+    "mcp": ("tools/mcp.py", "apps/support/shop/", "bench/demo/glue.py"),
     "mcp_types": ("tools/mcp.py", "apps/support/shop/"),
     "genai_prices": ("gateway/pricing.py",),
     "jsonschema": ("tools/schema.py",),
-    "jwt": ("border/identity.py",),
+    "jwt": ("border/identity.py", "bench/demo/glue.py"),
     "pydantic": ("config/", "apps/support/shop/"),
     "typer": ("cli/",),
     "rich": ("cli/",),

@@ -23,7 +23,9 @@ class Lock:
         try:
             self._file = os.open(beside, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
-            raise StoreError(f"{path}: cannot create {beside.name} ({error.strerror}): check the folder") from error
+            raise StoreError(
+                f"{path}: cannot open {beside.name} ({error.strerror}): check that you may write there"
+            ) from error
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             os.ftruncate(self._file, 0)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 from siafu.errors import StoreError
@@ -112,20 +113,19 @@ def open_file(path: Path) -> sqlite3.Connection:
     try:
         if not path.exists() or path.stat().st_size == 0:
             _create(path)
-        db = _connect(path, "rw")
-        try:
-            # WAL with FULL: a commit returns after its fsync, and readers never wait for the writer.
-            db.execute("PRAGMA journal_mode = WAL")
-            db.execute("PRAGMA synchronous = FULL")
+        with _closing_on_error(_connect(path)) as db:
+            db.execute("PRAGMA journal_mode = WAL")  # it is already, unless somebody changed it
+            db.execute("PRAGMA synchronous = FULL")  # a commit returns after its fsync
             db.execute("PRAGMA fullfsync = ON")  # macOS, where a plain fsync stops at the drive's cache
             db.execute("PRAGMA journal_size_limit = 67108864")
-            migrate(db)
-        except BaseException:
-            db.close()
-            raise
-    except (sqlite3.Error, OSError) as error:
-        raise _explain(error, path) from error
-    return db
+            _migrate(db, _version(db, path))
+            return db
+    except OSError as error:
+        raise StoreError(
+            f"{path}: cannot be made ({error.strerror}): check that you may write to its folder"
+        ) from error
+    except sqlite3.Error as error:
+        raise store_error(error, path) from error
 
 
 def open_reader(path: Path) -> sqlite3.Connection:
@@ -133,20 +133,27 @@ def open_reader(path: Path) -> sqlite3.Connection:
 
     Raises: StoreError, also for a file of another version.
     """
-    if inspect(path) != len(MIGRATIONS):
-        raise StoreError(f"{path} was written by an older siafu: resume its run once with this version, then read it")
-    return _connect(path, "ro")
+    inspect(path)
+    try:
+        # Not mode=ro: the last connection to a write-ahead log tidies it away, and one opened so could not.
+        with _closing_on_error(_connect(path)) as db:
+            db.execute("PRAGMA query_only = ON")
+            if _version(db, path) < len(MIGRATIONS):
+                raise StoreError(f"{path} was written by an older siafu: resume its run with this one, then read it")
+            return db
+    except sqlite3.Error as error:
+        raise store_error(error, path) from error
 
 
 def open_memory() -> sqlite3.Connection:
     """A database that ends with its connection."""
-    db = _connect(":memory:", "memory")
-    migrate(db)
+    db = _connect(None)
+    _migrate(db, 0)
     return db
 
 
-def inspect(path: Path) -> int:
-    """The version of the database at `path`, which is left as it is.
+def inspect(path: Path) -> None:
+    """Look whether `path` is a database of ours. The file stays as it is; SQLite may leave an empty log beside it.
 
     Raises: StoreError when it is missing, not ours, or newer than this siafu.
     """
@@ -155,34 +162,39 @@ def inspect(path: Path) -> int:
     if path.is_dir():
         raise StoreError(f"{path} is a folder: name a file in it, like {path / 'run.db'}")
     try:
+        # SQLite looks, not we: closing a file of our own would drop the locks that other connections of this process
+        # hold on it. And it looks into the log too, as a checkpoint that was cut off leaves the file itself torn.
         with closing(_connect(path, "ro")) as db:
-            owner = db.execute("PRAGMA application_id").fetchone()[0]
-            version = int(db.execute("PRAGMA user_version").fetchone()[0])
+            _version(db, path)
     except sqlite3.Error as error:
         raise store_error(error, path) from error
-    if owner != APPLICATION_ID:
+
+
+def _version(db: sqlite3.Connection, path: Path) -> int:
+    if db.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
         raise StoreError(f"{path} is a database of another program, so it was left untouched: choose another path")
+    version = int(db.execute("PRAGMA user_version").fetchone()[0])
     if version > len(MIGRATIONS):
-        raise StoreError(
-            f"{path} was written by a newer siafu (version {version}, this one knows {len(MIGRATIONS)}): update siafu"
-        )
+        raise StoreError(f"{path} was written by a newer siafu: update siafu, or choose another path")
     return version
 
 
-def migrate(db: sqlite3.Connection) -> None:
+def _migrate(db: sqlite3.Connection, done: int) -> None:
     """Take the steps that `db` lacks, each in one transaction."""
-    done = int(db.execute("PRAGMA user_version").fetchone()[0])
     for version, step in enumerate(MIGRATIONS[done:], done + 1):
         db.executescript(f"BEGIN IMMEDIATE; {step}; PRAGMA user_version = {version}; COMMIT")
 
 
 def _create(path: Path) -> None:
     draft = path.with_name(path.name + ".new")
-    draft.unlink(missing_ok=True)
+    for rest in ("", "-wal", "-shm"):  # of a creation that was cut off
+        draft.with_name(draft.name + rest).unlink(missing_ok=True)
     with closing(_connect(draft, "rwc")) as db:
         db.execute("PRAGMA journal_mode = MEMORY")
         db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-        migrate(db)
+        _migrate(db, 0)
+        db.execute("PRAGMA journal_mode = WAL")  # kept in the file, and last: its own log stays empty
+    draft.chmod(0o600)  # it will hold what customers write; SQLite gives its log the same mode
     draft.replace(path)
     folder = os.open(path.parent, os.O_RDONLY)
     try:
@@ -191,14 +203,17 @@ def _create(path: Path) -> None:
         os.close(folder)
 
 
-def _connect(path: Path | str, mode: str) -> sqlite3.Connection:
-    uri = f"{path.as_uri()}?mode={mode}" if isinstance(path, Path) else "file::memory:"
+def _connect(path: Path | None, mode: str = "rw") -> sqlite3.Connection:
+    uri = f"{path.as_uri()}?mode={mode}" if path else "file::memory:"
     db = sqlite3.connect(uri, uri=True, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
     db.execute("PRAGMA foreign_keys = ON")
     return db
 
 
-def _explain(error: Exception, path: Path) -> Exception:
-    if isinstance(error, OSError):
-        return StoreError(f"{path}: cannot be created ({error.strerror}): check that you may write to its folder")
-    return store_error(error, path)
+@contextmanager
+def _closing_on_error(db: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
+    try:
+        yield db
+    except BaseException:
+        db.close()
+        raise

@@ -22,7 +22,16 @@ from siafu.store import sql
 from siafu.store.crash import crash_point
 from siafu.store.faults import store_error
 from siafu.store.lock import Lock
-from siafu.store.records import AttemptOpened, AttemptSettled, Claimed, ItemRecord, JournalEntry, RunState
+from siafu.store.records import (
+    AttemptOpened,
+    AttemptSettled,
+    Claimed,
+    ItemRecord,
+    Journal,
+    JournalEntry,
+    Ledger,
+    RunState,
+)
 from siafu.store.schema import inspect, open_file, open_memory, open_reader
 from siafu.store.writer import Writer
 
@@ -100,12 +109,15 @@ class SqliteStore:
 
         Raises: StoreError.
         """
-        if self.path is None or self._opened is None or self._reader is None:
+        if self._reader is None:
             return await self.writer.call(query)
+        pool, db = self._reader
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._reader[0], query, self._reader[1])
+            return await asyncio.get_running_loop().run_in_executor(pool, query, db)
         except sqlite3.Error as error:
-            raise store_error(error, self.path) from error
+            raise store_error(error, str(self.path)) from error
+        except RuntimeError:  # the pool takes nothing any more
+            raise StoreError(f"{self.path} is closed") from None
 
 
 class SqliteRun:
@@ -115,8 +127,8 @@ class SqliteRun:
         self._store = store
         self._name = name
         self.id = self.session = 0
-        self.journal = SqliteJournal(store, self)
-        self.ledger = SqliteLedger(store, self)
+        self.journal: Journal = SqliteJournal(store, self)
+        self.ledger: Ledger = SqliteLedger(store, self)
 
     async def begin(self, work_print: str) -> RunState:
         """As `RunStore.begin`. Once for each `SqliteRun`."""

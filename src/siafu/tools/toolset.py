@@ -9,6 +9,8 @@ import msgspec
 
 from siafu.observe.calls import CallContext
 
+NO_ARGUMENTS = {"type": "object", "properties": {}, "additionalProperties": False}
+
 
 class Tool(msgspec.Struct, frozen=True, kw_only=True):
     """A tool as a model sees it. `name`: at most 64 characters of [A-Za-z0-9_-]. Schemas are JSON Schema objects.
@@ -18,7 +20,7 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     description: str = ""
-    input_schema: Mapping[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
+    input_schema: Mapping[str, Any] = msgspec.field(default_factory=lambda: dict(NO_ARGUMENTS))
     output_schema: Mapping[str, Any] | None = None
     read_only: bool = False
     idempotent: bool = False

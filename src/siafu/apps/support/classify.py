@@ -55,10 +55,11 @@ def read_ticket(answer: ChatAnswer) -> Ticket:
     if not isinstance(category, str) or category not in ROUTES:
         raise OutputInvalid(f"category must be exactly one of: {', '.join(ROUTES)}")
     priority = value.get("priority")
-    known = isinstance(priority, int) and not isinstance(priority, bool) and 1 <= priority <= 3
     hint = value.get("sub_agent_model")
     return Ticket(
-        category=category, priority=priority if known else 2, hint=hint if isinstance(hint, str) else None
+        category=category,
+        priority=priority if type(priority) is int and 1 <= priority <= 3 else 2,
+        hint=hint if isinstance(hint, str) else None,
     )
 
 

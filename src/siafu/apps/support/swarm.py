@@ -68,7 +68,7 @@ class Support(msgspec.Struct, frozen=True, kw_only=True):
         if ctx.tools is None:
             raise TypeError("the support swarm needs the shop's tools")
         desk = ctx.child(
-            route.role,
+            "desk",
             role=route.role,
             tools=Filtered(ctx.tools, route.tools),
             identity=self._identity(item, ctx, route),
