@@ -17,7 +17,7 @@ from siafu.border.canonical import canonical, fingerprint
 from siafu.border.jsonl import LineError
 from siafu.errors import InputError
 from siafu.gateway.chat import ChatAnswer, ChatRequest, Usage
-from siafu.swarm.map import MapResult
+from siafu.swarm.results import MapResult
 
 URL = "/v1/chat/completions"
 MAX_ID = 512
@@ -31,7 +31,7 @@ class BatchJob:
     """`siafu batch`: each line's body goes to the endpoint as it is, fields that siafu does not know included.
 
     run: the run's name; ids of output lines derive from it. model: asked instead of the one each line names; None =
-    the line's own. streamed: set once a line asked to be streamed, which is left away: a file gets whole answers.
+    the line's own.
     """
 
     starts = b'{"id":"' + _PREFIX.encode()
@@ -39,7 +39,7 @@ class BatchJob:
     def __init__(self, run: str, model: str | None = None) -> None:
         self._run = run
         self._model = model
-        self.streamed = False
+        self._streamed = False
 
     def parse(self, value: Any) -> Task:
         """Raises: InputError naming the field."""
@@ -58,7 +58,7 @@ class BatchJob:
         request = self._request(body)
         if not request.messages:
             raise InputError("body.messages is empty")
-        self.streamed = self.streamed or bool(body.get("stream"))
+        self._streamed = self._streamed or bool(body.get("stream"))
         return Task(key, request)
 
     def _request(self, body: dict[str, Any]) -> ChatRequest:
@@ -71,6 +71,9 @@ class BatchJob:
         except msgspec.ValidationError as error:
             raise InputError(f"body: {str(error).replace('`$.', '`body.')}") from None
 
+    def remarks(self) -> list[str]:
+        return ['"stream" is left away: a file gets whole answers'] if self._streamed else []
+
     def fingerprint(self) -> str:
         return fingerprint(["batch", self._model])
 
@@ -79,9 +82,9 @@ class BatchJob:
         answer = await ctx.model(item)
         return completion(answer, item.model, int(ctx.clock.wall()))
 
-    def record(self, task: Task, result: MapResult) -> dict[str, Any]:
-        error = result.error
-        line: dict[str, Any] = {"id": self._id(task.key), "custom_id": task.key, "response": None, "error": None}
+    def record(self, result: MapResult) -> dict[str, Any]:
+        key, error = result.item.key, result.error
+        line: dict[str, Any] = {"id": self._id(key), "custom_id": key, "response": None, "error": None}
         if error is None:
             line["response"] = {"status_code": 200, "request_id": "", "body": result.value}
         else:

@@ -19,7 +19,7 @@ from siafu.apps.filerun.job import Plan
 from siafu.border.money import show_usd
 from siafu.border.text import printable
 from siafu.observe.events import AttemptEnded, Event, ItemEnded, ItemStarted, Waited
-from siafu.swarm.map import MapResult
+from siafu.swarm.results import MapResult
 
 LINE_SECONDS = 5.0
 RATE_SECONDS = 60
@@ -46,7 +46,7 @@ class Counts:
 
     def ended(self, result: MapResult) -> None:
         self.written += 1
-        self.failed += result.error is not None
+        self.failed += not result.ok
         if self._clock() - self._samples[-1][0] >= 1.0:
             self._samples.append((self._clock(), self.written))
 
@@ -90,7 +90,11 @@ class Counts:
             *([f"{failed:,} failed"] if failed else []),
             show_usd(self.usd_pico),
             *([f"{self.refused:,} x 429"] if self.refused else []),
-            *([f"waiting {waiting:.0f} s: {_REASONS.get(self._wait_reason, self._wait_reason)}"] if waiting >= 1 else []),
+            *(
+                [f"waiting {waiting:.0f} s: {_REASONS.get(self._wait_reason, self._wait_reason)}"]
+                if waiting >= 1
+                else []
+            ),
         ]
 
     def share(self) -> int:
@@ -130,10 +134,16 @@ class Progress:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
         live, self._live = self._live, None
         if live is not None:
             live.stop()
+
+    def restore(self) -> None:
+        """Give the terminal back before the process ends without leaving the block."""
+        self._console.show_cursor(True)
 
     def begin(self, plan: Plan) -> None:
         self.counts.begin(plan)
@@ -156,7 +166,8 @@ class Progress:
     def _tell(self) -> None:
         """A plain line, when there is no bar and the last line is old or a tenth of the work away."""
         then, share = self._told
-        due = self._clock() - then >= LINE_SECONDS or self.counts.share() // 10 > share // 10
+        age = self._clock() - then
+        due = age >= LINE_SECONDS or (age >= 1 and self.counts.share() // 10 > share // 10)
         if self._quiet or self._console.is_terminal or not due:
             return
         self._told = (self._clock(), self.counts.share())

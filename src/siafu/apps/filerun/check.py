@@ -65,7 +65,7 @@ def look(job: FileJob, raw: RawLine) -> tuple[Any, Task | LineError | None]:
     """The value of a line, and its task, what is wrong with it, or None for a blank line."""
     line = parse_line(raw)
     if line is None or line.error is not None:
-        return None, line and line.error
+        return None, None if line is None else line.error
     try:
         return line.value, job.parse(line.value)
     except InputError as error:

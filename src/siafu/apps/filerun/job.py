@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
-from pathlib import Path
 from typing import Any, Protocol
 
 import msgspec
 
-from siafu.agents.task import Surroundings, TaskContext
+from siafu.agents.task import TaskContext
 from siafu.border.jsonl import LineError
-from siafu.store.records import RunStore
-from siafu.swarm.map import MapResult
+from siafu.swarm.results import MapResult
 
 
 class Task(msgspec.Struct, frozen=True):
@@ -40,16 +36,20 @@ class FileJob(Protocol):
         """The task of a line's JSON value. Raises: InputError saying what is wrong with it."""
         ...
 
+    def remarks(self) -> list[str]:
+        """What a person should know of the lines parsed so far, beside those that cannot be used."""
+        ...
+
     def fingerprint(self) -> str:
-        """Changes when the work does: prompts, models, schemas."""
+        """Changes when, and only when, the same item could now get another answer by design."""
         ...
 
     async def work(self, item: Any, ctx: TaskContext, /) -> Any:
         """Do one item; see `siafu.swarm.map`."""
         ...
 
-    def record(self, task: Task, result: MapResult) -> Any:
-        """The line to write for a result, good or bad."""
+    def record(self, result: MapResult) -> Any:
+        """The line to write for a result, good or bad; `result.item` is the Task."""
         ...
 
     def refusal(self, error: LineError) -> Any:
@@ -59,17 +59,6 @@ class FileJob(Protocol):
     def read_back(self, line: bytes) -> Written | None:
         """What a line of an output file is; None = not written by this command. Never raises."""
         ...
-
-
-class Setup(msgspec.Struct, frozen=True):
-    """What a run works with: built by `config`, and closed by it when the run is over."""
-
-    around: Surroundings
-    store: RunStore
-
-
-Opener = Callable[[Path, str], AbstractAsyncContextManager[Setup]]
-"""Opens what a run works with, given the journal's path and the run's name; called once the input is accepted."""
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,7 +79,9 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 class Watcher(Protocol):
     """Who looks at a run while it goes on. It must be quick and must not raise."""
 
-    def begin(self, plan: Plan, /) -> None: ...
+    def begin(self, plan: Plan, /) -> None:
+        """The input is accepted; work begins."""
+        ...
 
     def ended(self, result: MapResult, /) -> None:
         """A result was written."""

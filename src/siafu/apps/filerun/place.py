@@ -57,9 +57,9 @@ def place(source: Path, out: Path, errors: Path | None, home: Path) -> Place:
         if real in seen and path != STDIN:
             raise InputError(f"{name} and {seen[real]} are the same file, {path}; nothing was written")
         seen[real] = name
-    for path in (out, errors):
-        if path is not None:
-            checked_out(path)
+    checked_out(out)
+    if errors is not None:
+        checked_out(errors)
     return Place(source=source, out=out, errors=errors, folder=home / "runs", run=run_name(out))
 
 
@@ -103,7 +103,7 @@ def opened(source: Path) -> Iterator[BinaryIO]:
     Raises: InputError when it cannot be read.
     """
     try:
-        file = open(0, "rb", closefd=False) if source == STDIN else source.open("rb")  # noqa: PTH123, SIM115
+        file = open(0, "rb", closefd=False) if source == STDIN else source.open("rb")  # noqa: SIM115 (closed below)
     except OSError as error:
         raise InputError(f"cannot read {source}: {error.strerror}") from None
     with file:
@@ -111,6 +111,10 @@ def opened(source: Path) -> Iterator[BinaryIO]:
             yield file
             return
         with tempfile.TemporaryFile() as spool:
-            while block := file.read(_BLOCK):
-                spool.write(block)
+            try:
+                while block := file.read(_BLOCK):
+                    spool.write(block)
+                spool.seek(0)
+            except OSError as error:
+                raise InputError(f"cannot copy the input to a temporary file: {error.strerror}") from None
             yield spool

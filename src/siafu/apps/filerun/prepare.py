@@ -43,6 +43,7 @@ class Ready(msgspec.Struct, frozen=True, kw_only=True):
     lines: int
     skip: Bits
     plan: Plan
+    retry_failed: bool
 
 
 @contextmanager
@@ -58,13 +59,23 @@ def ready(job: FileJob, where: Place, options: FileOptions, watch: Watcher) -> I
         found = checked(job, file, limit=options.limit)
         stack.callback(found.index.close)
         _tell_bad(found, options.strict, watch)
+        for remark in job.remarks():
+            watch.note(remark)
         where.folder.mkdir(parents=True, exist_ok=True)
         stack.callback(Lock(where.folder / where.run).release)
         if options.fresh and (number := set_aside(where)) is not None:
             watch.note(f"started over; what was there is kept as {where.out.name}.bak-{number}")
         done, failed = _reconcile(job, where, found, options.retry_failed, watch)
         plan = Plan(total=found.usable + found.bad, bad=found.bad, finished=len(done), failed=len(failed))
-        yield Ready(job=job, where=where, file=file, lines=found.lines, skip=done | failed, plan=plan)
+        yield Ready(
+            job=job,
+            where=where,
+            file=file,
+            lines=found.lines,
+            skip=done | failed,
+            plan=plan,
+            retry_failed=options.retry_failed,
+        )
 
 
 def _reconcile(job: FileJob, where: Place, found: Checked, retry: bool, watch: Watcher) -> tuple[Bits, Bits]:
@@ -100,7 +111,7 @@ def _left_behind(job: FileJob, where: Place, found: Checked, watch: Watcher) -> 
     done, failed = Bits(found.lines), Bits(found.lines)
     strangers = twice = 0
     for path in where.outputs:
-        for written in _records(job, path):
+        for written in records(job, path):
             line = None if written.key is None else found.index.line(written.key)
             strangers += line is None and written.key is not None
             if line is not None:
@@ -119,7 +130,8 @@ def _left_behind(job: FileJob, where: Place, found: Checked, watch: Watcher) -> 
     return done, failed
 
 
-def _records(job: FileJob, path: Path) -> Iterator[Written]:
+def records(job: FileJob, path: Path) -> Iterator[Written]:
+    """The records of an output file, none for a missing one; lines that are no record are passed over."""
     if path.exists():
         with path.open("rb") as file:
             for raw in raw_lines(file, max_line=MAX_RECORD):
@@ -153,4 +165,3 @@ def _obsolete(written: Written | None, index: Index, done: Bits, retry_failed: b
         return True
     line = index.line(written.key)
     return line is not None and (retry_failed or line in done)
-
