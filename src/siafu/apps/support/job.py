@@ -12,7 +12,7 @@ from siafu.apps.support.requests import Answer, CustomerRequest, parse_request
 from siafu.apps.support.swarm import Support
 from siafu.border.jsonl import LineError
 from siafu.border.money import json_usd
-from siafu.swarm.map import MapResult
+from siafu.swarm.results import MapResult
 
 
 class SupportJob:
