@@ -12,6 +12,7 @@ from siafu.apps.support.requests import Answer, CustomerRequest, parse_request
 from siafu.apps.support.swarm import Support
 from siafu.border.jsonl import LineError
 from siafu.border.money import json_usd
+from siafu.border.secrets import Secret
 from siafu.swarm.results import MapResult
 
 
@@ -23,10 +24,17 @@ class SupportJob:
     def __init__(self, support: Support) -> None:
         self._support = support
 
+    def prove_with(self, key: Secret | None) -> None:
+        """Sign customers' identities with `key` from now on; None = no tool server asks for them."""
+        self._support = msgspec.structs.replace(self._support, identity_key=key)
+
     def parse(self, value: Any) -> Task:
         """Raises: InputError naming the field."""
         request = parse_request(value)
         return Task(request.id, request)
+
+    def remarks(self) -> list[str]:
+        return []
 
     def fingerprint(self) -> str:
         return self._support.fingerprint()
@@ -34,10 +42,10 @@ class SupportJob:
     async def work(self, item: CustomerRequest, ctx: TaskContext, /) -> Answer:
         return await self._support.work(item, ctx)
 
-    def record(self, task: Task, result: MapResult) -> dict[str, Any]:
+    def record(self, result: MapResult) -> dict[str, Any]:
         answer = msgspec.convert(result.value, Answer, from_attributes=True) if result.ok else None
         failed = None if result.error is None else {"code": result.error.code, "message": result.error.message}
-        return _line(task.key, task.item.customer, answer, result, failed)
+        return _line(result.key, result.item.item.customer, answer, result, failed)
 
     def refusal(self, error: LineError) -> dict[str, Any]:
         told = {"code": error.code, "message": error.message, "line": error.line}
