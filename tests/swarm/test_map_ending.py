@@ -278,6 +278,17 @@ async def test_when_the_whole_time_is_over_the_rest_is_left_not_failed(with_stor
     assert store is None or len(store.records) == 2
 
 
+async def test_items_for_which_the_time_is_too_short_do_not_block_shorter_ones() -> None:
+    async def work(item: int, ctx: TaskContext) -> int:
+        if item % 10:
+            raise DeadlineReached("no time for another call")
+        return item
+
+    run = start(work, range(100), deadline=50, concurrency=2, lookahead=1)
+    assert [r.value for r in await collect(run)] == list(range(0, 100, 10))
+    assert (run.summary.ok, run.summary.left) == (10, 90)
+
+
 async def test_a_call_that_meets_the_end_of_the_run_does_not_fail_its_item() -> None:
     async def work(item: int, ctx: TaskContext) -> None:
         raise DeadlineReached("no time for another call")

@@ -18,7 +18,7 @@ from siafu.agents.task import Surroundings
 from siafu.errors import ConfigError, InputError
 from siafu.observe.events import Event, ItemEnded, ItemStarted, RunResumed
 from siafu.store.records import Claimed, ItemRecord, RunStore
-from siafu.swarm.crew import Crew
+from siafu.swarm.crew import Crew, Pause
 from siafu.swarm.ending import put_down, root_cause
 from siafu.swarm.intake import END, Entry, Source, make_entry
 from siafu.swarm.keys import Name, Recent, changed, copy_name
@@ -72,8 +72,8 @@ class Engine:
             self._main = asyncio.create_task(self._run(), name=f"siafu.map {self._options.run}")
         while True:
             result = self._window.take()
+            self._room.set()
             if result is not None:
-                self._room.set()
                 return result
             if self._main.done():
                 return None
@@ -270,7 +270,10 @@ class Engine:
         result = await self._crew.do(entry, self._ends_at)
         if isinstance(result, MapResult):
             self._finish(result)
-        elif result is not None:
+        else:
+            self._window.finish(entry.index, None)
+            self._ready.set()
+        if isinstance(result, Pause):
             self._stop(result.code, result.message)
         self._flying -= 1
         self._dispatch()
