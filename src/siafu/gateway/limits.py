@@ -75,13 +75,12 @@ class Limited:
         self.in_flight = 0
 
     async def open(self, request: ChatRequest, context: CallContext) -> Reply:
-        now = self._clock.now()
-        if self._queue or not self._free(now):
-            await self._wait(context, now)
-        else:
-            self._throttle.take(now)
-            self.in_flight += 1
         sent_at = self._clock.now()
+        if self._queue or not self._free(sent_at):
+            sent_at = await self._wait(context, sent_at)
+        else:
+            self._throttle.take(sent_at)
+            self.in_flight += 1
         try:
             reply = await self._inner.open(request, context)
         except BaseException as error:
@@ -94,7 +93,8 @@ class Limited:
     def _free(self, now: float) -> bool:
         return self.in_flight < self._limits.concurrency and self._throttle.ready(now) == 0.0
 
-    async def _wait(self, context: CallContext, now: float) -> None:
+    async def _wait(self, context: CallContext, now: float) -> float:
+        """Queue for a permit; returns when it was given."""
         self._refuse_hopeless(context, now)
         paused = self._throttle.paused_until > now
         waiter = _Waiter(context)
@@ -118,15 +118,17 @@ class Limited:
             if self._driver is not None and not any(self._waiting.values()):
                 self._driver.cancel()  # nobody is left to admit
                 self._driver = None
+        admitted = self._clock.now()
         if paused:
             waited = Waited(
                 run=context.run,
                 task=context.task,
                 upstream=self._upstream,
                 reason=self._reason,
-                seconds=self._clock.now() - now,
+                seconds=admitted - now,
             )
             self._observer(waited)
+        return admitted
 
     def _refuse_hopeless(self, context: CallContext, now: float) -> None:
         """Raise at once for a call that could not be admitted in time."""
