@@ -99,13 +99,13 @@ async def run(journal: str, port: int, *, forget: bool = False) -> list[MapResul
     async def told(item: dict[str, str], ctx: TaskContext) -> str:
         return await work(item, ctx, endpoint.tell)
 
-    async def closing() -> None:
-        await endpoint.aclose()
-        await store.aclose()
-
     around = Surroundings(endpoint=endpoint, clock=SystemClock(), defaults={"model": "m"})
     options = MapOptions(concurrency=CONCURRENCY, run="killed")
-    return [r async for r in map_items(told, ITEMS, around=around, store=store, options=options, closing=closing)]
+    try:
+        return [r async for r in map_items(told, ITEMS, around=around, store=store, options=options)]
+    finally:
+        await endpoint.aclose()
+        await store.aclose()
 
 
 if __name__ == "__main__":
