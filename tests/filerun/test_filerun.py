@@ -88,6 +88,17 @@ def test_failed_lines_stay_failed_until_they_are_retried(tmp_path: Path, errors:
     assert {json.loads(line)["status"] for line in desk.out.read_bytes().splitlines()} == {"ok"}
 
 
+def test_a_failed_line_may_be_mended_and_retried(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, lines("a", "fail"))
+    desk.run()
+    desk.source.write_bytes(lines("a", "fail", text=lambda name: "mended" if name == "fail" else name))
+    with pytest.raises(InputError, match="have changed"):
+        desk.run()
+    assert desk.run(retry_failed=True).exit_code == 0
+    assert desk.asked == ["mended"]
+    assert desk.written() == (["a", "fail"], [])
+
+
 def test_a_retry_that_was_killed_early_leaves_the_failure(tmp_path: Path) -> None:
     desk = Desk(tmp_path, lines("a", "fail"))
     desk.run()
@@ -251,7 +262,7 @@ def test_cancelling_keeps_what_is_done(tmp_path: Path) -> None:
     full = asyncio.Event()
 
     async def stuck(request: ChatRequest, context: CallContext) -> str:
-        if len(slow.requests) > 3:
+        if request.messages[-1]["content"] not in "abc":
             while len(desk.notes.results) < 3:  # noqa: ASYNC110
                 await asyncio.sleep(0)
             full.set()

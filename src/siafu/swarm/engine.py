@@ -236,7 +236,7 @@ class Engine:
         elif claimed.duplicate:
             twice = InputError(f"an earlier item of this run has the key {name.key!r} too; this one was not run")
             self._finish(failure(entry, twice, code="duplicate_key"))
-        elif record is not None and record.input_print != name.input_print:
+        elif record is not None and record.input_print != name.input_print and not self._retries(record):
             other = InputError(
                 f"the item {name.key!r} is in the journal with other content, whose result is kept; give the changed "
                 "item a new key, or the run a new journal"
@@ -249,9 +249,12 @@ class Engine:
             entry.journaled = claimed.journaled
             self._window.wait(entry.index, entry.priority, entry)
 
+    def _retries(self, record: ItemRecord) -> bool:
+        return record.status == "error" and self._options.retry_failed
+
     def _runs_again(self, record: ItemRecord) -> bool:
         if record.status == "error":
-            return self._options.retry_failed
+            return self._retries(record)
         again = self._options.on_change == "rerun" and changed(record, self._job.work_print)
         self._tally.sums["changed"] += again
         return again
