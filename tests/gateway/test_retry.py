@@ -18,8 +18,8 @@ from siafu.errors import (
     RateLimited,
     RequestRefused,
     SiafuError,
-    Unreachable,
     UnpricedModel,
+    Unreachable,
     UpstreamFault,
 )
 from siafu.gateway.limits import Limited, Limits
