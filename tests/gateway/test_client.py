@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import itertools
 import logging
 import threading
 import time
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from decimal import Decimal
 from email.utils import formatdate
 from random import Random
@@ -49,7 +52,7 @@ HOLLOW = {"id": None, "choices": None, "created": None, "model": None, "object":
 
 def gaps(gw: Any) -> list[float]:
     times = [a.at for a in gw.arrivals]
-    return [b - a for a, b in zip(times, times[1:], strict=False)]
+    return [b - a for a, b in itertools.pairwise(times)]
 
 
 @pytest.mark.parametrize("headers", [{"retry_after": "0.3"}, {"retry_after_ms": "300"}, {"x_ms_retry_after_ms": "300"}])
@@ -254,44 +257,48 @@ def quick_gateway(base_url: str) -> Gateway:
     )
 
 
-def test_f44_one_gateway_in_several_loops_and_threads() -> None:
+@contextmanager
+def upstream_in_a_thread() -> Iterator[str]:
+    """The base URL of a fake upstream whose event loop is not ours."""
     ready, done = threading.Event(), threading.Event()
-    ports: list[str] = []
+    urls: list[str] = []
 
-    def serve() -> None:
-        async def main() -> None:
-            async with upstream() as gw:
-                ports.append(gw.base_url)
-                ready.set()
-                while not done.is_set():  # noqa: ASYNC110 (the event is set by another thread)
-                    await asyncio.sleep(0.01)
+    async def main() -> None:
+        async with upstream() as gw:
+            urls.append(gw.base_url)
+            ready.set()
+            await asyncio.to_thread(done.wait)
 
-        asyncio.run(main())
-
-    server = threading.Thread(target=serve)
+    server = threading.Thread(target=lambda: asyncio.run(main()))
     server.start()
     try:
         assert ready.wait(10)
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", ResourceWarning)
-            gateway = quick_gateway(ports[0])
-            texts: list[str] = []
-
-            async def ask() -> None:
-                for reply in await asyncio.gather(*(gateway.open(ASK, CallContext()) for _ in range(5))):
-                    texts.append((await reply.message()).text)
-
-            for _ in range(3):
-                asyncio.run(ask())
-            thread = threading.Thread(target=lambda: asyncio.run(ask()))
-            thread.start()
-            thread.join(10)
-            assert texts == ["ok"] * 20
-            del gateway
-            gc.collect()
+        yield urls[0]
     finally:
         done.set()
         server.join(10)
+
+
+def ask_in_loops_and_threads(gateway: Gateway) -> list[str]:
+    texts: list[str] = []
+
+    async def ask() -> None:
+        replies = await asyncio.gather(*(gateway.open(ASK, CallContext()) for _ in range(5)))
+        texts.extend([(await reply.message()).text for reply in replies])
+
+    for _ in range(3):
+        asyncio.run(ask())
+    thread = threading.Thread(target=lambda: asyncio.run(ask()))
+    thread.start()
+    thread.join(10)
+    return texts
+
+
+def test_f44_one_gateway_in_several_loops_and_threads() -> None:
+    with upstream_in_a_thread() as url, warnings.catch_warnings():
+        warnings.simplefilter("error", ResourceWarning)
+        assert ask_in_loops_and_threads(quick_gateway(url)) == ["ok"] * 20
+        gc.collect()
 
 
 async def test_f56_the_minute_limit_holds_on_the_wire(bench: Any) -> None:

@@ -167,7 +167,7 @@ async def test_a_cancelled_call_is_charged_at_its_reservation() -> None:
 
 async def test_f40_a_budget_and_no_price_is_refused_before_anything_is_sent() -> None:
     line = Line(["ok"], limit=10**12)
-    with pytest.raises(UnpricedModel, match="'kimi-k2.5-preview-x'"):
+    with pytest.raises(UnpricedModel, match=r"'kimi-k2\.5-preview-x'"):
         await line.ask(ChatRequest(model="kimi-k2.5-preview-x", messages=[]))
     assert not line.script.requests and not line.ledger.opened
     allowed = Line(["ok"], limit=10**12, allow_unpriced=True)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from datetime import UTC, datetime
 from decimal import Decimal
 
 import genai_prices
@@ -78,8 +79,6 @@ def test_a_provider_does_not_lend_its_price_to_another() -> None:
 def test_our_sum_is_the_sum_of_the_price_table_also_in_higher_tiers(
     model: str, provider: str, base_url: str, tokens: int
 ) -> None:
-    from datetime import UTC, datetime
-
     rates = found(Prices(base_url=base_url), model)
     ours = rates.cost(Usage(input=tokens, cached=tokens // 2, output=700))
     theirs = genai_prices.calc_price(
