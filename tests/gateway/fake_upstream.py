@@ -189,7 +189,7 @@ async def _read_request(reader: asyncio.StreamReader) -> Arrival | None:
 async def upstream(script: Iterable[Answer] | Callable[[Arrival], Answer] = ()) -> AsyncIterator[FakeUpstream]:
     """A fake upstream on a free port of 127.0.0.1."""
     fake = FakeUpstream(script)
-    server = await asyncio.get_running_loop().create_server(lambda: _Connection(fake), "127.0.0.1", 0)
+    server = await asyncio.get_running_loop().create_server(lambda: _Connection(fake), "127.0.0.1", 0, backlog=4096)
     fake.port = server.sockets[0].getsockname()[1]
     try:
         yield fake

@@ -85,8 +85,8 @@ def test_the_pace_follows_what_the_upstream_accepted_and_recovers_slowly() -> No
     throttle.refused(now, now + 0.001, None, Random(1))
     sent = grants(throttle, throttle.paused_until, 300.0)
     rates = [sum(s <= t - sent[0] < s + 1 for t in sent) for s in range(290)]
-    assert 8 <= rates[0] <= 19
-    assert rates[3] in range(17, 23)
+    assert rates[0] in range(16, 20)
+    assert rates[3] in range(18, 24)
     assert rates[12] < 35
     assert rates[-1] >= 95, "the configured rate is reached again"
     assert max(rates) <= 101

@@ -68,7 +68,7 @@ class Limited:
         self._throttle = Throttle(rate=rate, burst=limits.burst or max(1, int(rate or 1)))
         self._reason = "rate_limited"
         self._order = itertools.count()
-        self._queue: list[tuple[int, float, int, _Waiter]] = []
+        self._queue: list[tuple[int, float, bool, int, _Waiter]] = []
         self._waiting: dict[int, int] = {}  # priority -> waiters
         self._driver: asyncio.Task[None] | None = None
         self._wake_at = math.inf
@@ -99,8 +99,9 @@ class Limited:
         paused = self._throttle.paused_until > now
         waiter = _Waiter(context)
         priority = context.priority
+        fresh = context.since is None
         since = now if context.since is None else context.since
-        heapq.heappush(self._queue, (priority, since, next(self._order), waiter))
+        heapq.heappush(self._queue, (priority, since, fresh, next(self._order), waiter))
         self._waiting[priority] = self._waiting.get(priority, 0) + 1
         self._dispatch()
         try:
@@ -110,7 +111,7 @@ class Limited:
                 self._throttle.undo(waiter.grant)
                 self._give_back(None, now)
             if len(self._queue) > 2 * sum(self._waiting.values()) + 64:  # mostly waiters that were cancelled
-                self._queue = [entry for entry in self._queue if not entry[3].future.done()]
+                self._queue = [entry for entry in self._queue if not entry[-1].future.done()]
                 heapq.heapify(self._queue)
             raise
         finally:
@@ -155,7 +156,7 @@ class Limited:
         """Admit waiters, best first, as far as permits and pace allow; see that somebody looks again in time."""
         now = self._clock.now()
         while self._queue and self.in_flight < self._limits.concurrency:
-            waiter = self._queue[0][3]
+            waiter = self._queue[0][-1]
             if waiter.future.done():  # cancelled
                 heapq.heappop(self._queue)
                 continue
