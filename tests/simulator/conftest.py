@@ -18,6 +18,4 @@ def endpoint() -> Iterator[Sim]:
 @pytest.fixture
 def sim(endpoint: Sim) -> Iterator[Sim]:
     yield endpoint
-    endpoint.set_faults(rates="")
-    endpoint.set_limits(rpm=None, tpm=None, max_concurrency=None)
     endpoint.reset()

@@ -316,7 +316,7 @@ PROPERTY: st.SearchStrategy[Json] = st.recursive(
 TEXTS = st.sampled_from(["주문 1001 3박 환불해 주세요. 급해요!", "Room 12, 2 nights. Thanks a lot", "", "…"])
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.dictionaries(NAMES, PROPERTY, max_size=6), TEXTS)
 def test_every_filled_schema_is_valid(properties: Json, text: str) -> None:
     schema = {**objects(properties), "$defs": {"node": NODE}}
@@ -331,7 +331,7 @@ JUNK = st.recursive(
 )
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(JUNK, JUNK, st.text(max_size=60))
 def test_any_schema_is_answered_or_refused(parameters: Any, schema: Any, text: str) -> None:
     function = {"type": "function", "function": {"name": "order_status", "parameters": parameters}}

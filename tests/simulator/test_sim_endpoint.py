@@ -268,7 +268,11 @@ async def test_records_tell_what_happened(sim: Sim) -> None:
     assert json.loads(record["body"]) == request and json.loads(record["reply"]) == reply
     assert sim.requests(since=record["n"]) == []
     stats = sim.stats()
-    assert stats["requests"] == 1 and stats["by_status"] == {"200": 1} and stats["by_model"] == {"sim-small": 1}
+    assert (
+        stats["requests"] == stats["completed"] == 1
+        and stats["by_status"] == {"200": 1}
+        and stats["by_model"] == {"sim-small": 1}
+    )
     assert stats["tokens"]["completion"] == reply["usage"]["completion_tokens"]
 
 
@@ -302,6 +306,7 @@ def test_control_refuses_what_it_does_not_know(sim: Sim) -> None:
         ("faults", {"rules": [{"kind": "429", "typo": 1}]}),
         ("faults", {"rates": "429:200%"}),
         ("faults", [{"kind": "429", "form": "nope"}]),
+        ("faults", [{"kind": "429+split"}]),
         ("limits", {"rpm": -1}),
         ("limits", {"rps": 1}),
     ):

@@ -158,8 +158,8 @@ class _Filler:
 
     def _number(self, schema: Json, name: str, *, whole: bool) -> float | int:
         lowest, highest, step = _bounds(schema, whole)
-        start = lowest if lowest > -math.inf else min(0.0, highest)
-        end = highest if highest < math.inf else start + 1
+        start = lowest if lowest > -math.inf else min(float(whole), highest)  # unbounded: 1 to 5, or 0 to 1
+        end = highest if highest < math.inf else start + (4 if whole else 1)
         text, description = self._source.text, str(schema.get("description", ""))
         value = level(start, end, name, self._explained(schema), text)
         if value is None:
