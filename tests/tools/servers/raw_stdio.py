@@ -134,8 +134,9 @@ def call(request: dict[str, Any]) -> None:
     elif name == "arguments":
         text(request, json.dumps(sys.argv))
     elif name == "chatter":
-        for i in range(20_000):
+        for i in range(1000):
             send({"method": "notifications/message", "params": {"level": "info", "data": f"{i} 말"}})
+            sys.stdout.write("\n" * 200)
         text(request, "done")
     elif name == "deafens":
         time.sleep(300)
