@@ -44,6 +44,7 @@ TOOLS: dict[str, dict[str, Any]] = {
     "grandchild": {},
     "chatter": {},
     "deafens": {},
+    "orphan": {},
 }
 BLOCKS = [
     {"type": "text", "text": "downloaded"},
@@ -140,6 +141,9 @@ def call(request: dict[str, Any]) -> None:
         text(request, "done")
     elif name == "deafens":
         time.sleep(300)
+    elif name == "orphan":
+        subprocess.Popen(["sleep", "20"], start_new_session=True)
+        os._exit(1)
     elif name == "grandchild":
         child = subprocess.Popen(["sleep", "300"], start_new_session=False)
         text(request, str(child.pid))
