@@ -17,7 +17,7 @@ from siafu.pace.clock import SystemClock
 from siafu.tools.mcp import McpTools
 from siafu.tools.servers import McpServer
 
-from .raw import CONTEXT, SDK, files, until
+from .raw import CONTEXT, SDK, at_once, files, until
 from .servers.raw_http import RawHttp
 
 
@@ -142,6 +142,19 @@ async def test_f28_timeout_and_cancellation_tell_the_server(http: RawHttp) -> No
     assert [message["params"]["requestId"] for message in http.got("notifications/cancelled")] == asked
     assert (await tools.call("write", {}, CONTEXT)).text == "write 완료"
     await tools.aclose()
+
+
+async def test_a_server_that_does_not_take_the_cancellation(http: RawHttp, tools: McpTools) -> None:
+    await tools.list()
+    http.hang_on_notifications = True
+    http.behave["write"] = ["hang"]
+    task = asyncio.create_task(tools.call("write", {}, CONTEXT))
+    await until(lambda: http.commits == 1)
+    with at_once():
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert (await tools.call("write", {}, CONTEXT)).text == "write 완료"
 
 
 @pytest.mark.parametrize("how", ["surrogate", "sse surrogate"])

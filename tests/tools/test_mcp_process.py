@@ -14,7 +14,7 @@ import pytest
 from siafu.errors import OutcomeUnknown, ToolUnavailable
 from siafu.tools.mcp import McpTools
 
-from .raw import RAW, Make, Raw, alive, files, state, until
+from .raw import RAW, Make, Raw, alive, at_once, files, state, until
 
 
 async def test_closing_ends_the_process_and_what_it_started(raw: Make) -> None:
@@ -27,6 +27,15 @@ async def test_closing_ends_the_process_and_what_it_started(raw: Make) -> None:
     with pytest.raises(ToolUnavailable, match="was closed"):
         await server.call("echo")
     await server.tools.aclose()
+
+
+async def test_f21_a_death_is_seen_though_an_orphan_holds_the_pipes(raw: Make) -> None:
+    server = raw()
+    with at_once(), pytest.raises(OutcomeUnknown, match="ended with exit code 1"):
+        await server.call("orphan")
+    with at_once():
+        await server.tools.aclose()
+    assert not alive(server.pids()[0])
 
 
 async def test_closing_ends_a_process_that_does_not_want_to(raw: Make) -> None:

@@ -67,7 +67,7 @@ class Child(asyncio.SubprocessProtocol):
         return line
 
     def send(self, line: bytes) -> bool:
-        """Hand one line to its stdin, without waiting. False = it has 32 MiB still to read; the line was not taken."""
+        """Hand one line to its stdin, without waiting. False = not taken, as it has 32 MiB still to read."""
         stdin = self._transport.get_pipe_transport(0)
         if not isinstance(stdin, asyncio.WriteTransport) or stdin.is_closing():
             return True  # it has ended, as whoever waits for its lines is about to learn

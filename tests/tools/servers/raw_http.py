@@ -30,6 +30,7 @@ class RawHttp:
         self.commits = 0
         self.sockets = 0
         self.refuse_all = ""
+        self.hang_on_notifications = False
         self._server: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
         self.port = 0
@@ -92,6 +93,8 @@ class RawHttp:
         if session not in self.sessions:
             return self._error(writer, message, 404, -32600, "Session not found")
         if "id" not in message:
+            if self.hang_on_notifications:
+                await asyncio.sleep(60)
             return self._answer(writer, 202, b"")
         if message["method"] == "tools/list":
             tools = [{"name": n, "inputSchema": {"type": "object"}, "annotations": a} for n, a in TOOLS.items()]

@@ -44,6 +44,7 @@ TOOLS: dict[str, dict[str, Any]] = {
     "grandchild": {},
     "chatter": {},
     "deafens": {},
+    "orphan": {},
 }
 BLOCKS = [
     {"type": "text", "text": "downloaded"},
@@ -134,11 +135,15 @@ def call(request: dict[str, Any]) -> None:
     elif name == "arguments":
         text(request, json.dumps(sys.argv))
     elif name == "chatter":
-        for i in range(20_000):
+        for i in range(1000):
             send({"method": "notifications/message", "params": {"level": "info", "data": f"{i} 말"}})
+            sys.stdout.write("\n" * 200)
         text(request, "done")
     elif name == "deafens":
         time.sleep(300)
+    elif name == "orphan":
+        subprocess.Popen(["sleep", "20"], start_new_session=True)
+        os._exit(1)
     elif name == "grandchild":
         child = subprocess.Popen(["sleep", "300"], start_new_session=False)
         text(request, str(child.pid))
