@@ -45,8 +45,8 @@ Examples:
   siafu batch run requests.jsonl --out try.jsonl --limit 10 --model NAME
 \b
 Each id ends with one line in OUT or in the errors file, in any order. Lines that cannot be used become errors. A
-request to stream is left away. Exit code: 0 all succeeded, 1 some failed, 2 wrong use, 3 budget reached, 130
-interrupted.
+request to stream is left away. Exit code: 0 all succeeded, 1 some failed, 2 wrong use or key, 3 budget reached or no
+credit left, 130 interrupted.
 """,
 )
 def run(

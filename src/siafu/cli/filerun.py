@@ -20,7 +20,7 @@ from siafu.apps.filerun.place import STDIN, Place
 from siafu.apps.filerun.prepare import FileOptions, Ready, ready
 from siafu.apps.filerun.run import Outcome, nothing_left, run
 from siafu.apps.filerun.status import spent
-from siafu.border.money import show_usd, to_usd
+from siafu.border.money import json_usd, show_usd
 from siafu.border.text import printable
 from siafu.cli.progress import Progress, span
 from siafu.config.assembly import House
@@ -112,6 +112,12 @@ def _text(where: Place, outcome: Outcome, cost: Tally | None) -> str:
         lines.append(f"{outcome.left:,} left")
     if session.restored:
         lines.append(f"{session.restored:,} written from the journal, without a call")
+    if session.in_flight_lost:
+        most = show_usd(session.in_flight_lost_pico)
+        lines.append(f"{session.in_flight_lost:,} calls were under way when the last process ended; cost: 0 to {most}")
+    if session.discarded:
+        again = show_usd(session.billed_again_pico)
+        lines.append(f"{session.discarded:,} journaled steps no longer fitted and were made anew; had cost {again}")
     if cost is not None:
         lines.append(f"{describe(cost)}; {span(session.seconds)} this time")
     return "\n".join(lines)
@@ -137,6 +143,10 @@ def _json(where: Place, outcome: Outcome, cost: Tally | None) -> str:
             "failed": outcome.failed,
             "left": outcome.left,
             "restored": session.restored,
+            "replayed": session.replayed,
+            "discarded": session.discarded,
+            "billed_again_usd": json_usd(session.billed_again_pico),
+            "in_flight_lost": session.in_flight_lost,
             "stopped": session.stopped or None,
             "seconds": round(session.seconds, 3),
             **costs(cost),
@@ -152,13 +162,9 @@ def costs(cost: Tally | None) -> dict[str, Any]:
     return {
         "calls": cost.calls,
         "tokens": {"input": cost.input_tokens, "cached": cost.cached_tokens, "output": cost.output_tokens},
-        "usd": _number(cost.usd_pico) if known else None,
-        "usd_at_most": _number(cost.usd_pico + cost.unknown_pico) if known and not cost.unpriced else None,
+        "usd": json_usd(cost.usd_pico) if known else None,
+        "usd_at_most": json_usd(cost.usd_pico + cost.unknown_pico) if known and not cost.unpriced else None,
     }
-
-
-def _number(pico: int) -> msgspec.Raw:
-    return msgspec.Raw(format(to_usd(pico), "f").encode())
 
 
 def encode(value: Any) -> str:
