@@ -49,7 +49,7 @@ class DictStore:
     async def begin(self, work_print: str) -> RunState:
         self.sessions += 1
         done = [r for r in self.records.values() if r.status == "ok"]
-        other = [r for r in done if r.work_print != work_print]
+        other = [r for r in done if work_print and r.work_print not in ("", work_print)]
         return RunState(
             session=self.sessions,
             finished=len(done),

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from siafu.agents.task import Surroundings, TaskContext
+from siafu.agents.task import TaskContext
 from siafu.errors import (
     AccessRefused,
     BudgetReached,
@@ -24,7 +24,6 @@ from siafu.errors import (
 )
 from siafu.gateway.scripted import Scripted
 from siafu.pace.clock import SystemClock, VirtualClock
-from siafu.swarm.map import MapRun, map_items
 from swarm.nest import DictStore, collect, results, start
 
 
@@ -93,63 +92,11 @@ async def test_leaving_the_context_closes() -> None:
     assert others() == 0
 
 
-async def test_closing_before_the_first_result_closes_what_was_handed_in() -> None:
-    closed = []
-
-    async def closing() -> None:
-        closed.append(1)
-
-    around = Surroundings(endpoint=Scripted([]), clock=SystemClock())
-    for _ in range(2):
-        run = map_items(Ants(), [1], around=around, closing=closing)
-        await run.aclose()
-        await run.aclose()
-    assert closed == [1, 1]
-    assert others() == 0
-
-
-@pytest.mark.parametrize("how", ["end", "close", "drop", "cancel"])
-async def test_what_was_handed_in_is_closed_once_however_the_run_ends(how: str) -> None:
-    closed = []
-    ants = Ants(quick=1)
-
-    async def closing() -> None:
-        assert ants.ended == ants.begun, "closed while work was running"
-        closed.append(1)
-
-    around = Surroundings(endpoint=Scripted([]), clock=SystemClock())
-    run: MapRun | None = map_items(ants, [0] if how == "end" else [0, 1], around=around, closing=closing)
-    assert run is not None
-    assert (await anext(run)).value == 0
-    if how == "end":
-        assert await collect(run) == []
-    elif how == "close":
-        await run.aclose()
-    elif how == "drop":
-        await settle(lambda: ants.begun)
-        run = None
-    else:
-        task = asyncio.ensure_future(collect(run))
-        await asyncio.sleep(0)
-        await settle(lambda: ants.begun)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert ants.ended == 1
-    await settle(lambda: closed)
-    await settle(lambda: others() == 0)
-    assert closed == [1]
-
-
-async def test_an_error_while_closing_is_raised_at_the_end() -> None:
-    async def closing() -> None:
-        raise OSError("the disk is gone")
-
-    around = Surroundings(endpoint=Scripted([]), clock=SystemClock())
-    run = map_items(Ants(quick=9), [1], around=around, closing=closing)
-    assert (await anext(run)).ok
-    with pytest.raises(OSError, match="disk"):
-        await anext(run)
+async def test_a_run_closed_before_its_first_result_never_starts() -> None:
+    run = start(Ants(), itertools.count())
+    await run.aclose()
+    assert [r async for r in run] == []
+    assert (run.summary.read, others()) == (0, 0)
 
 
 async def test_cancelling_the_reader_cancels_the_work() -> None:
@@ -329,6 +276,17 @@ async def test_when_the_whole_time_is_over_the_rest_is_left_not_failed(with_stor
     assert (summary.ok, summary.failed, summary.left, summary.stopped) == (2, 0, 8, "deadline_reached")
     assert (ants.ended, others()) == (4, 0)
     assert store is None or len(store.records) == 2
+
+
+async def test_items_for_which_the_time_is_too_short_do_not_block_shorter_ones() -> None:
+    async def work(item: int, ctx: TaskContext) -> int:
+        if item % 10:
+            raise DeadlineReached("no time for another call")
+        return item
+
+    run = start(work, range(100), deadline=50, concurrency=2, lookahead=1)
+    assert [r.value for r in await collect(run)] == list(range(0, 100, 10))
+    assert (run.summary.ok, run.summary.left) == (10, 90)
 
 
 async def test_a_call_that_meets_the_end_of_the_run_does_not_fail_its_item() -> None:

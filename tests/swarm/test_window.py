@@ -42,6 +42,15 @@ def test_ordered_results_come_in_the_order_of_the_items(finishing: list[int]) ->
     assert taken == list(range(8))
 
 
+@pytest.mark.parametrize("ordered", [False, True])
+def test_an_item_that_gets_no_result_frees_its_place(ordered: bool) -> None:
+    window: Window[int, int] = Window(3, ordered=ordered)
+    for index in range(3):
+        window.enter()
+        window.finish(index, index if index == 2 else None)
+    assert (window.take(), window.held, window.take()) == (2, 0, None)
+
+
 def test_a_closed_window_gives_out_what_waited_for_a_turn_that_never_comes() -> None:
     window: Window[int, int] = Window(5, ordered=True)
     for _ in range(5):

@@ -239,31 +239,41 @@ class StreamReply:
             events = self._decoder.feed(chunk) if chunk else self._decoder.finish()
             for event in events:
                 delta = self._assembler.feed(event)
+                if self._assembler.begun and self._first_token is None:
+                    self._first_token = self._clock.now() - self._call.began
                 if delta is not None:
                     self._ready.append(delta)
-            if self._assembler.begun and self._first_token is None:
-                self._first_token = self._clock.now() - self._call.began
             if self._assembler.done or not chunk:
-                await self._complete()
+                answer = self._assembler.answer()
+                await self._linger()
+                self._finish("completed", answer=answer)
         except (aiohttp.ClientError, OSError) as error:
-            failure = self._call.translate(error, began=True)
-            failure.__suppress_context__ = True
-            self._finish("failed", error=failure)
+            self._broke(error)
         except SiafuError as error:
             self._finish("failed", error=error)
         except BaseException:
             self._finish("abandoned")
             raise
 
-    async def _complete(self) -> None:
-        answer = self._assembler.answer()
+    def _broke(self, error: BaseException) -> None:
+        """The connection broke: a failure, unless the answer was whole and only its usage or `[DONE]` was to come."""
+        if self._assembler.finished:
+            try:
+                return self._finish("completed", answer=self._assembler.answer())
+            except ModelError as no_answer:
+                return self._finish("failed", error=no_answer)
+        failure = self._call.translate(error, began=True)
+        failure.__suppress_context__ = True  # the library's own error may hold the request's headers
+        return self._finish("failed", error=failure)
+
+    async def _linger(self) -> None:
+        """Wait a moment for the end of the body, so that the connection can be used again."""
         if not self._response.content.at_eof():
             try:
                 async with asyncio.timeout(_LINGER):
                     await self._response.content.readany()
             except (TimeoutError, aiohttp.ClientError):
-                pass  # the answer is whole; only the connection cannot be used again
-        self._finish("completed", answer=answer)
+                pass  # the answer is whole; only the connection is lost
 
     def _finish(self, outcome: Outcome, *, answer: ChatAnswer | None = None, error: SiafuError | None = None) -> None:
         if self._end is not None:

@@ -60,7 +60,7 @@ class Crew:
             return None  # it was the run's time, not the item's
         data = None
         if error is None:
-            ctx.report_unused()
+            ctx.report_discarded()
             if self._store is not None:
                 try:
                     data = dumps(value)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
@@ -19,7 +18,7 @@ from siafu.agents.task import Surroundings
 from siafu.errors import ConfigError, InputError
 from siafu.observe.events import Event, ItemEnded, ItemStarted, RunResumed
 from siafu.store.records import Claimed, ItemRecord, RunStore
-from siafu.swarm.crew import Crew
+from siafu.swarm.crew import Crew, Pause
 from siafu.swarm.ending import put_down, root_cause
 from siafu.swarm.intake import END, Entry, Source, make_entry
 from siafu.swarm.keys import Name, Recent, changed, copy_name
@@ -35,16 +34,10 @@ log = logging.getLogger("siafu")
 
 
 class Engine:
-    """One run of a map. `closing` is awaited when everything has ended, whatever the reason."""
+    """One run of a map."""
 
     def __init__(
-        self,
-        job: Job,
-        source: Source,
-        around: Surroundings,
-        store: RunStore | None,
-        options: MapOptions,
-        closing: Callable[[], Awaitable[None]] | None,
+        self, job: Job, source: Source, around: Surroundings, store: RunStore | None, options: MapOptions
     ) -> None:
         self._job = job
         self._source = source
@@ -52,7 +45,6 @@ class Engine:
         self._around = msgspec.structs.replace(around, observer=self._tell)
         self._store = store
         self._options = options
-        self._closing = closing
         self._window: Window[Entry, MapResult] = Window(options.held, ordered=options.ordered)
         self._tally = Tally()
         self._crew = Crew(job, self._around, store, options, self._tally)
@@ -80,8 +72,8 @@ class Engine:
             self._main = asyncio.create_task(self._run(), name=f"siafu.map {self._options.run}")
         while True:
             result = self._window.take()
+            self._room.set()
             if result is not None:
-                self._room.set()
                 return result
             if self._main.done():
                 return None
@@ -90,10 +82,7 @@ class Engine:
 
     async def close(self) -> None:
         """Cancel what runs and wait for its end, within bounds."""
-        if self._main is None:
-            self._main = asyncio.create_task(self._end())
-            await self._main
-        elif await put_down({self._main}, 3 * self._options.grace):
+        if self._main is not None and await put_down({self._main}, 3 * self._options.grace):
             log.warning("run %s: an input iterator did not end when it was cancelled", self._options.run)
         while self._window.take() is not None:
             pass
@@ -136,19 +125,20 @@ class Engine:
         finally:
             if timer is not None:
                 timer.cancel()
-            await self._end()
+            self._ended = self._around.clock.now()
+            self._window.close()
+            self._ready.set()
 
     async def _begin(self) -> None:
         if self._store is None:
             return
         state = await self._store.begin(self._job.work_print)
-        known = self._job.work_print != ""
-        if known and state.changed and self._options.on_change == "refuse":
+        if state.changed and self._options.on_change == "refuse":
             raise ConfigError(
                 f"{state.changed} finished items were done by other work than this. Run them again with "
                 'on_change="rerun", keep their results with "keep", or give the run a new journal'
             )
-        rerun = known and self._options.on_change == "rerun"
+        rerun = self._options.on_change == "rerun"
         self._tally.sums["in_flight_lost"] = state.in_flight
         self._tally.sums["in_flight_lost_pico"] = state.in_flight_pico
         if state.session > 1:
@@ -162,17 +152,6 @@ class Engine:
                     in_flight=state.in_flight,
                 )
             )
-
-    async def _end(self) -> None:
-        try:
-            if self._closing is not None:
-                await self._closing()
-        except Exception as error:  # noqa: BLE001  handed to whoever iterates
-            self._fail(error)
-        finally:
-            self._ended = self._around.clock.now()
-            self._window.close()
-            self._ready.set()
 
     async def _time_out(self, seconds: float) -> None:
         await self._around.clock.sleep(seconds)
@@ -294,7 +273,10 @@ class Engine:
         result = await self._crew.do(entry, self._ends_at)
         if isinstance(result, MapResult):
             self._finish(result)
-        elif result is not None:
+        else:
+            self._window.finish(entry.index, None)
+            self._ready.set()
+        if isinstance(result, Pause):
             self._stop(result.code, result.message)
         self._flying -= 1
         self._dispatch()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterable, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterable, Iterable
 from types import TracebackType
 from typing import Any, Self
 
@@ -25,19 +25,17 @@ def map_items(
     around: Surroundings,
     store: RunStore | None = None,
     options: MapOptions = _DEFAULTS,
-    closing: Callable[[], Awaitable[None]] | None = None,
 ) -> MapRun:
     """Do `work` for every item; iterate over what is returned for the results. Nothing starts before that.
 
     work: a prompt template, an Agent, or an `async def work(item, ctx)`. items: a list, iterator or async iterator, of
     any length; read only as far ahead as `options` say. store: where finished items and calls are remembered; None =
-    nowhere. closing: awaited once when the run has ended, however it ended; it is the place to close `store` and what
-    stands behind `around`.
+    nowhere. It is begun here; closing it, once the run has ended, is the caller's.
 
     Raises: ConfigError when `work` or `items` cannot be used.
     """
     job = as_job(work, defaults=around.defaults, version=options.version)
-    return MapRun(Engine(job, Source(items), around, store, options, closing))
+    return MapRun(Engine(job, Source(items), around, store, options))
 
 
 class MapRun:

@@ -69,10 +69,10 @@ def _in_thread(coroutine: Coroutine[Any, Any, Any]) -> Any:
         finally:
             begun.set()
 
-    thread = threading.Thread(target=contextvars.copy_context().run, args=(body,), name="siafu.run_sync")
-    thread.start()
     outer = asyncio.current_task()
     before = outer.cancelling() if outer else 0
+    thread = threading.Thread(target=contextvars.copy_context().run, args=(body,), name="siafu.run_sync")
+    thread.start()
     try:
         # Ctrl-C under asyncio.run does not raise here: it cancels the outer task, which cannot notice while it waits.
         while thread.is_alive() and not (outer and outer.cancelling() > before):

@@ -22,8 +22,8 @@ class Window(Generic[E, R]):
         self._limit = limit
         self._ordered = ordered
         self._waiting: list[tuple[int, int, E]] = []
-        self._finished: deque[R] = deque()
-        self._by_index: dict[int, R] = {}
+        self._finished: deque[R | None] = deque()
+        self._by_index: dict[int, R | None] = {}
         self._turn = 0
         self.read = 0
         self.held = 0
@@ -49,8 +49,8 @@ class Window(Generic[E, R]):
         """The entry to work on next: the smallest priority, then the earliest read. None when none waits."""
         return heapq.heappop(self._waiting)[2] if self._waiting else None
 
-    def finish(self, index: int, result: R) -> None:
-        """The item `index` has its result."""
+    def finish(self, index: int, result: R | None) -> None:
+        """The item `index` has its result; None = it will never have one."""
         if self._ordered:
             self._by_index[index] = result
         else:
@@ -58,13 +58,16 @@ class Window(Generic[E, R]):
 
     def take(self) -> R | None:
         """The next result for the reader, None when there is none yet."""
-        if self._ordered and self._turn in self._by_index:
-            self._finished.append(self._by_index.pop(self._turn))
-            self._turn += 1
-        if not self._finished:
-            return None
-        self.held -= 1
-        return self._finished.popleft()
+        while True:
+            if self._turn in self._by_index:
+                self._finished.append(self._by_index.pop(self._turn))
+                self._turn += 1
+            if not self._finished:
+                return None
+            self.held -= 1
+            result = self._finished.popleft()
+            if result is not None:
+                return result
 
     def give_up(self) -> None:
         """Nothing that waits will be worked on."""
