@@ -86,7 +86,7 @@ class Counts:
         return [
             f"{self.rate():,.0f}/min",
             f"ETA {'-' if eta is None else span(eta)}",
-            f"{self.in_flight} in flight",
+            f"{max(0, self.in_flight)} in flight",
             *([f"{failed:,} failed"] if failed else []),
             show_usd(self.usd_pico) if self.usd_pico or not self.unpriced else "cost ?",
             *([f"{self.refused:,} x 429"] if self.refused else []),
