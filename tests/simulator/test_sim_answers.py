@@ -188,6 +188,22 @@ async def test_a_value_that_a_tool_returned_feeds_the_next_call(sim: Sim) -> Non
     assert called(second) == [("shelf_stock", {"book_id": "B0042"})]
 
 
+async def test_optional_arguments_are_left_away_without_a_sign(sim: Sim) -> None:
+    tools = [
+        tool(
+            "loan_status",
+            "When a borrowed book is due",
+            ["member_id"],
+            member_id={"type": "string"},
+            limit={"type": "integer"},
+            branch={"type": "string", "enum": ["north", "south"]},
+        )
+    ]
+    assert called(await say(sim, body("회원 412 대출 언제까지예요?", tools=tools))) == [
+        ("loan_status", {"member_id": "412"})
+    ]
+
+
 DESK = {
     "type": "object",
     "properties": {

@@ -104,8 +104,8 @@ def _shapes(schema: Mapping[str, Any]) -> list[str]:
     return ["".join(r"\d+" if run.isdigit() else re.escape(run) for run in sample) for sample in runs]
 
 
-def numbers(name: str, description: str, text: str) -> list[float]:
-    """Numbers for the property, those with a unit or beside a word of its own first."""
+def numbers(name: str, description: str, text: str, *, own: bool = False) -> list[float]:
+    """Numbers for the property, those with a unit or beside a word of its own first; with `own`, only those."""
     wanted = {stem(word) for word in words(f"{name} {description}")} | set(concepts(f"{snake(name)} {description}"))
     ranked: list[tuple[int, float]] = []
     id_places = {match.start() for match in _TOKEN.finditer(text) if not match[0].isdigit()}
@@ -115,7 +115,7 @@ def numbers(name: str, description: str, text: str) -> list[float]:
         around = text[max(0, match.start() - 12) : match.end() + 10]
         near = {stem(word) for word in words(around)} | set(concepts(around))
         rank = 2 * bool(near & wanted) + bool(_UNIT.match(text, match.end()))
-        if rank or len(match[0].lstrip("-")) < 4:
+        if rank or (not own and len(match[0].lstrip("-")) < 4):
             ranked.append((-rank, float(match[0].replace(",", ""))))
     return [value for _, value in sorted(ranked, key=lambda pair: pair[0])]
 

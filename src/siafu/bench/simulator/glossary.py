@@ -45,7 +45,7 @@ GLOSSARY: tuple[tuple[str, float, str, str], ...] = (
     ("whereabouts", TOPIC, "where when arrive arrival eta how_long", "어디 언제 도착 언제쯤"),
     ("status", TOPIC, "status state progress process processed processing condition",
      "상태 현황 진행 상황 처리 준비_중"),
-    ("stock", TOPIC, "stock inventory available availability left sold_out quantity", "재고 남아 남은 품절 입고 수량"),
+    ("stock", 1.5, "stock inventory available availability left sold_out quantity", "재고 남아 남은 품절 입고 수량"),
     ("price", TOPIC, "price cost cheap expensive fee rate how_much charge", "가격 얼마 비용 요금 값이 비싸"),
     ("payment", TOPIC, "pay payment paid card billing bill invoice receipt bank",
      "결제 지불 카드 청구 영수증 계산서 입금"),

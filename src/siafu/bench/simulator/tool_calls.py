@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from siafu.bench.simulator import finding
-from siafu.bench.simulator.choices import choose, is_so
+from siafu.bench.simulator.choices import SIGN, choose, is_so
 from siafu.bench.simulator.draws import Draws
 from siafu.bench.simulator.words import (
     clauses,
@@ -196,7 +196,7 @@ class _Finder(msgspec.Struct, frozen=True):
         options = [value for value in schema["enum"] if value is not None]
         for where in (self.part, self.text):
             value, sure = choose(options, name, str(schema.get("description", "")), where, self.draws)
-            if sure:
+            if sure >= (SIGN if not needed else 1e-9):
                 yield value
                 return
         if needed and "default" in schema:
@@ -205,7 +205,7 @@ class _Finder(msgspec.Struct, frozen=True):
     def _numbers(self, name: str, schema: Json, needed: bool, *, whole: bool) -> Iterator[float | int]:
         lowest, highest = schema.get("minimum", float("-inf")), schema.get("maximum", float("inf"))
         for where in (self.part, self.text):
-            for value in finding.numbers(name, str(schema.get("description", "")), where):
+            for value in finding.numbers(name, str(schema.get("description", "")), where, own=not needed):
                 if lowest <= value <= highest and (not whole or value.is_integer()):
                     yield int(value) if whole else value
                     return
