@@ -8,14 +8,16 @@
     │   └── InputError               an input file, line or item cannot be used
     ├── BoundaryError                text from outside breaks a rule of the border
     │   ├── TooLarge                 more bytes, items or depth than the stated maximum
-    │   └── NotJson                  not JSON, or JSON with NaN, Infinity or a repeated key
+    │   ├── NotJson                  not JSON, or JSON with NaN, Infinity or a repeated key
+    │   └── IdentityInvalid          a token that does not prove who calls
     ├── ModelError                   a model call did not give an answer
     │   ├── RateLimited              429 or its like: wait, then ask again
     │   ├── Overloaded               503, 529: the upstream is full
-    │   ├── UpstreamFault            5xx, connection refused, reset, cut stream
+    │   ├── UpstreamFault            5xx, 408, 409, connection reset, cut stream
+    │   │   ├── Unreachable          no connection was made, nothing was sent
     │   │   └── MalformedReply       200 whose body is no answer (HTML, no choices, not JSON)
     │   ├── CallTimeout              connect, first byte, idle or total limit reached
-    │   ├── RequestRefused           400, 404, 409, 422 ...: the request itself is wrong
+    │   ├── RequestRefused           400, 404, 422 ...: the request itself is wrong
     │   ├── AccessRefused            401, 403: the key is wrong for this endpoint
     │   ├── QuotaExhausted           no credit left; waiting does not help
     │   └── UnpricedModel            a USD budget is set and the model has no price
@@ -82,6 +84,18 @@ class NotJson(BoundaryError):
     code = "not_json"
 
 
+class IdentityInvalid(BoundaryError):
+    """`reason`: too_large, malformed, wrong_algorithm, bad_signature, wrong_audience, expired, not_yet_valid,
+    too_long_lived, no_key or contradiction.
+    """
+
+    code = "identity_invalid"
+
+    def __init__(self, message: str, *, reason: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
 class ModelError(SiafuError):
     """A model call gave no answer.
 
@@ -121,6 +135,10 @@ class Overloaded(ModelError):
 class UpstreamFault(ModelError):
     code = "upstream_fault"
     retryable = True
+
+
+class Unreachable(UpstreamFault):
+    code = "unreachable"
 
 
 class MalformedReply(UpstreamFault):

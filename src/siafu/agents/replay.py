@@ -1,63 +1,91 @@
 """What one task has already decided: its journal, consulted before anything is asked or done again.
 
-A step is looked up by its place (path, seq) and what was asked (fingerprint). Steps that ran at the same time may come
-back in another order, so an entry of the same path with the same fingerprint serves too. An entry that nobody asks
-for any more (the prompt or the code changed) is discarded and counted, never used for another question.
+A step is looked up by its place and what was asked (fingerprint). When the code has changed, or strands began in
+another order, a step may stand elsewhere; so an entry of the same path with the same fingerprint serves too. An entry
+that nobody asks for any more is discarded and counted, never used for another question.
+
+Kinds of entries: `model`, `tool`, `value`: an outcome. `fault`: the error that a call ended with. For tools with an
+effect: `intent`: about to be called; `effect`: its outcome; `unclear`: the error after which it may have happened.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
+from collections import Counter, defaultdict
+from collections.abc import Container, Iterable
 
+from siafu.agents.strands import Place, Strands, parse
 from siafu.store.records import Journal, JournalEntry
+
+EFFECTS = ("intent", "effect", "unclear")
 
 
 class Replay:
     """The journal of one task while it runs. `journal` None = nothing is kept (every look-up misses)."""
 
-    def __init__(self, task: str, journal: Journal | None, entries: list[JournalEntry]) -> None:
+    def __init__(self, task: str, journal: Journal | None, entries: Iterable[JournalEntry]) -> None:
         self._task = task
         self._journal = journal
-        self._left: dict[tuple[str, int], JournalEntry] = {(e.path, e.seq): e for e in entries}
-        self._by_print: dict[tuple[str, str, str], deque[JournalEntry]] = defaultdict(deque)
-        self._next: dict[str, int] = defaultdict(int)
-        self._free: dict[str, int] = defaultdict(int)
-        for entry in entries:
-            self._by_print[entry.path, entry.kind, entry.fingerprint].append(entry)
-            self._free[entry.path] = max(self._free[entry.path], entry.seq + 1)
+        self._strands = Strands()
+        self._new: Counter[str] = Counter()
+        self._left = {parse(e.path, e.seq): e for e in entries}
+        self._seated = set(self._left)
+        self._same: dict[tuple[str, str], list[Place]] = defaultdict(list)
+        for place in sorted(self._left):
+            entry = self._left[place]
+            # The clock and chance are asked for in the same words everywhere: they only serve their own strand.
+            path = entry.path if entry.kind == "value" else place.path
+            self._same[path, entry.fingerprint].append(place)
 
-    def place(self, path: str) -> int:
-        """The position of the next step on `path`. Call it before the first await of the step, so that parallel
-        steps are numbered in the order in which they were asked for.
+    def place(self, path: str) -> Place:
+        """The place of the next step on `path`. Call it before the first await of the step."""
+        return self._strands.place(path)
+
+    def take(self, place: Place, kinds: Container[str], fingerprint: str) -> JournalEntry | None:
+        """The journaled outcome of this step, None when it must run. An entry is given out once.
+
+        `kinds`: all that the outcome may be. They are looked for together: a call that failed and was made again later,
+        in the same words, must find its fault first and its success later.
         """
-        seq = self._next[path]
-        self._next[path] = seq + 1
-        return seq
+        entry = self._left.get(place)
+        if entry is None or entry.kind not in kinds or entry.fingerprint != fingerprint:
+            path = place.strand if "value" in kinds else place.path
+            same = self._same.get((path, fingerprint), ())
+            same = [p for p in same if p in self._left and self._left[p].kind in kinds]
+            if not same:
+                return None
+            place = next((p for p in same if p.order[:-1] == place.order[:-1]), same[0])
+        return self._left.pop(place)
 
-    def take(self, path: str, seq: int, kind: str, fingerprint: str) -> JournalEntry | None:
-        """The journaled outcome of this step, None when it must run. An entry is given out once."""
-        entry = self._left.get((path, seq))
-        if entry is None or entry.kind != kind or entry.fingerprint != fingerprint:
-            same = self._by_print.get((path, kind, fingerprint), ())
-            entry = next((e for e in same if (e.path, e.seq) in self._left), None)
-        if entry is not None:
-            del self._left[entry.path, entry.seq]
-        return entry
+    def seat(self, place: Place, kind: str) -> Place:
+        """Where to write a new entry: `place`, or one behind it when an entry of another step sits there."""
+        while place in self._seated:
+            place = Place(place.path, (*place.order[:-1], place.seq + 1))
+        self._seated.add(place)
+        self._new[kind] += 1
+        return place
 
-    def seat(self, path: str, seq: int) -> int:
-        """Where to write a new entry: `seq`, or a fresh position when an entry that is still wanted sits there."""
-        if (path, seq) not in self._left and seq >= self._free[path]:
-            self._free[path] = seq + 1
-            return seq
-        seat = max(self._free[path], self._next[path])
-        self._free[path] = seat + 1
-        return seat
+    def strayed(self, place: Place) -> bool:
+        """True when this task has had an effect in this strand, or before it on this path, that it did not ask for
+        this time: its prompt, code or answers changed. Another effect could then be the same one in other words.
+        (Unchanged, a strand that asks for something new has asked for all its entries before.)
+        """
+        effects = (p for p, e in self._left.items() if e.kind in EFFECTS and p.path == place.path)
+        return any(p.order[:-1] == place.order[:-1] or p < place for p in effects)
 
     async def append(self, entry: JournalEntry) -> None:
         """Make `entry` durable; returns at once without a journal."""
         if self._journal is not None:
             await self._journal.append(self._task, entry)
 
-    def unused(self) -> list[JournalEntry]:
-        """Entries that no step asked for; after the task's last step they are the discarded ones."""
-        return list(self._left.values())
+    def discarded(self) -> list[JournalEntry]:
+        """After the task's last step: the entries in whose stead new ones of their kind were made, the latest first.
+
+        Others that nobody asked for, such as the answers to an even older prompt, stay for the day it comes back.
+        """
+        new, found = self._new.copy(), []
+        for place in sorted(self._left, reverse=True):
+            entry = self._left[place]
+            if new[entry.kind] > 0:
+                new[entry.kind] -= 1
+                found.append(entry)
+        return found

@@ -4,6 +4,7 @@ runs again after a crash gets the answers it already paid for.
 
 from __future__ import annotations
 
+import hashlib
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from random import SystemRandom
@@ -11,9 +12,11 @@ from typing import Any, TypedDict, Unpack
 
 import msgspec
 
+from siafu.agents.faults import NOT_SENT, PAUSING, freeze, thaw
 from siafu.agents.replay import Replay
+from siafu.agents.strands import Place
 from siafu.border.canonical import dumps, fingerprint
-from siafu.errors import OutcomeUnknown, ToolDenied
+from siafu.errors import ModelError, OutcomeUnknown, ToolDenied, ToolFault
 from siafu.gateway.chat import ChatAnswer, ChatRequest, Message
 from siafu.gateway.endpoint import Endpoint
 from siafu.observe.calls import CallContext
@@ -103,33 +106,50 @@ class TaskContext:
 
         `prompt`: the user's text, a list of chat messages, or a whole request (then no options).
 
-        Raises: ModelError, BudgetReached, DeadlineReached. Cancelling gives the call up; a cancelled call is not
-        journaled, and what it may have cost stays in the ledger.
+        Raises: ModelError, BudgetReached, DeadlineReached. A ModelError is journaled too, so that a task which went on
+        after it goes the same way when it runs again. Cancelling gives the call up; a cancelled call is not journaled,
+        and what it may have cost stays in the ledger.
         """
-        seq = self._replay.place(self._path)
+        place = self._replay.place(self._path)
         request = prompt if isinstance(prompt, ChatRequest) else self._request(prompt, options)
-        asked = fingerprint(request.body())
-        found = self._replay.take(self._path, seq, "model", asked)
+        asked = hashlib.sha256(request.canonical()).hexdigest()
+        found = self._recall(place, asked, "model")
         if found is not None:
-            self._around.observer(Replayed(run=self.call.run, task=self.call.task, kind="model"))
             answer = msgspec.json.decode(found.outcome, type=ChatAnswer)
         else:
-            seat = self._replay.seat(self._path, seq)
-            context = msgspec.structs.replace(self.call, step=f"{self._path}#{seat}")
-            reply = await self._around.endpoint.open(request, context)
-            answer = await reply.message()
-            await self._replay.append(
-                JournalEntry(
-                    path=self._path,
-                    seq=seat,
-                    kind="model",
-                    fingerprint=asked,
-                    outcome=dumps(answer),
-                    usd_pico=answer.usd_pico,
-                )
-            )
+            answer = await self._ask(request, place, asked)
         self.spent.add(answer)
         return answer
+
+    async def _ask(self, request: ChatRequest, place: Place, asked: str) -> ChatAnswer:
+        entry = self._entry("model", place, asked)
+        try:
+            reply = await self._around.endpoint.open(request, self._call_at(entry))
+            answer = await reply.message()
+        except ModelError as error:
+            if not isinstance(error, PAUSING):
+                await self._replay.append(msgspec.structs.replace(entry, kind="fault", outcome=freeze(error)))
+            raise
+        await self._replay.append(msgspec.structs.replace(entry, outcome=dumps(answer), usd_pico=answer.usd_pico))
+        return answer
+
+    def _recall(self, place: Place, asked: str, *kinds: str) -> JournalEntry | None:
+        """The journaled outcome of this step; None when it must run. Raises the error it ended with."""
+        found = self._replay.take(place, (*kinds, "fault", "unclear"), asked)
+        if found is None:
+            return None
+        if found.kind != "intent":
+            self._around.observer(Replayed(run=self.call.run, task=self.call.task, kind=kinds[0]))
+        if found.kind in ("fault", "unclear"):
+            raise thaw(found.outcome)
+        return found
+
+    def _entry(self, kind: str, place: Place, asked: str) -> JournalEntry:
+        seat = self._replay.seat(place, kind)
+        return JournalEntry(path=seat.strand, seq=seat.seq, kind=kind, fingerprint=asked, outcome=b"null")
+
+    def _call_at(self, entry: JournalEntry) -> CallContext:
+        return msgspec.structs.replace(self.call, step=f"{entry.path}#{entry.seq}")
 
     def _request(self, prompt: str | Sequence[Message], options: ModelOptions) -> ChatRequest:
         chosen: dict[str, Any] = {**self._around.defaults, **options}
@@ -142,39 +162,61 @@ class TaskContext:
         """Call a tool, or return the journaled result of the same call at this place.
 
         A tool that is neither read-only nor idempotent leaves a durable mark before it is called. If the process dies
-        in between, the call is not repeated: it raises OutcomeUnknown when the task runs again.
+        in between, the call is not repeated: it raises OutcomeUnknown when the task runs again. It also raises
+        OutcomeUnknown when the task has had an effect that it no longer asks for, as its prompt or code changed.
 
         Raises: ToolFault.
         """
-        seq = self._replay.place(self._path)
-        tools = self._around.tools
-        offered = {} if tools is None else {tool.name: tool for tool in await tools.list()}
-        if tools is None or name not in offered:
-            raise ToolDenied(f"there is no tool {name!r} here", tool=name)
+        place = self._replay.place(self._path)
         asked = fingerprint([name, arguments])
-        found = self._replay.take(self._path, seq, "tool", asked)
-        if found is not None:
-            self._around.observer(Replayed(run=self.call.run, task=self.call.task, kind="tool"))
-            self.spent.tool_calls += 1
-            return msgspec.json.decode(found.outcome, type=ToolResult)
-        if self._replay.take(self._path, seq, "intent", asked) is not None:
+        found = self._recall(place, asked, "tool", "effect", "intent")
+        if found is None:
+            result = await self._use(name, arguments, place, asked)
+        elif found.kind == "intent":
             raise OutcomeUnknown(
                 f"{name} was called before the last stop and its outcome is unknown; it was not called again", tool=name
             )
-        seat = self._replay.seat(self._path, seq)
-        entry = JournalEntry(path=self._path, seq=seat, kind="tool", fingerprint=asked, outcome=b"null")
-        if _has_effect(offered[name]):
-            await self._replay.append(msgspec.structs.replace(entry, kind="intent"))
-        result = await self._call_tool(tools, name, arguments, f"{self._path}#{seat}")
-        await self._replay.append(msgspec.structs.replace(entry, outcome=dumps(result)))
+        else:
+            result = msgspec.json.decode(found.outcome, type=ToolResult)
         self.spent.tool_calls += 1
         return result
 
-    async def _call_tool(self, tools: ToolSet, name: str, arguments: Mapping[str, Any], step: str) -> ToolResult:
+    async def _use(self, name: str, arguments: Mapping[str, Any], place: Place, asked: str) -> ToolResult:
+        entry = self._entry("tool", place, asked)
+        sent = False
+        try:
+            tools = self._around.tools
+            offered = {} if tools is None else {tool.name: tool for tool in await tools.list()}
+            if tools is None or name not in offered:
+                raise ToolDenied(f"there is no tool {name!r} here", tool=name)
+            if _has_effect(offered[name]):
+                if self._replay.strayed(place):
+                    raise OutcomeUnknown(
+                        f"this task acted before its prompt or code changed; {name} was not called, as it could be "
+                        "the same act again. See what it did, then give the item a new key",
+                        tool=name,
+                    )
+                entry = msgspec.structs.replace(entry, kind="effect")
+                await self._replay.append(msgspec.structs.replace(entry, kind="intent"))
+            sent = True
+            result = await self._call_tool(tools, name, arguments, self._call_at(entry))
+        except ToolFault as error:
+            # An effect that may have happened stays marked as such: it is told again, and never tried again.
+            unclear = sent and entry.kind == "effect" and not isinstance(error, NOT_SENT)
+            await self._replay.append(
+                msgspec.structs.replace(entry, kind="unclear" if unclear else "fault", outcome=freeze(error))
+            )
+            raise
+        await self._replay.append(msgspec.structs.replace(entry, outcome=dumps(result)))
+        return result
+
+    async def _call_tool(
+        self, tools: ToolSet, name: str, arguments: Mapping[str, Any], call: CallContext
+    ) -> ToolResult:
         began = self._around.clock.now()
         outcome = "failed"
         try:
-            result = await tools.call(name, arguments, msgspec.structs.replace(self.call, step=step))
+            result = await tools.call(name, arguments, call)
             outcome = "error" if result.is_error else "ok"
             return result
         finally:
@@ -202,25 +244,24 @@ class TaskContext:
         return str(await self._value("uuid", lambda: str(uuid.uuid4())))
 
     async def _value(self, name: str, draw: Callable[[], Any]) -> Any:
-        seq = self._replay.place(self._path)
-        found = self._replay.take(self._path, seq, "value", name)
+        place = self._replay.place(self._path)
+        found = self._recall(place, name, "value")
         if found is not None:
             return msgspec.json.decode(found.outcome)
         value = draw()
-        seat = self._replay.seat(self._path, seq)
-        await self._replay.append(
-            JournalEntry(path=self._path, seq=seat, kind="value", fingerprint=name, outcome=dumps(value))
-        )
+        await self._replay.append(msgspec.structs.replace(self._entry("value", place, name), outcome=dumps(value)))
         return value
 
-    def report_unused(self) -> int:
-        """Tell the observer of journal entries that this task no longer asked for; returns how many there were."""
-        unused = self._replay.unused()
-        for entry in unused:
+    def report_discarded(self) -> int:
+        """Tell the observer of journaled steps that were made anew, as they no longer fitted; returns their number.
+        To be called after the task's last step.
+        """
+        discarded = self._replay.discarded()
+        for entry in discarded:
             self._around.observer(
                 Discarded(run=self.call.run, task=self.call.task, kind=entry.kind, usd_pico=entry.usd_pico)
             )
-        return len(unused)
+        return len(discarded)
 
 
 def _has_effect(tool: Tool) -> bool:

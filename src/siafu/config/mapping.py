@@ -1,0 +1,196 @@
+"""`siafu.map` and `siafu.run_sync`: the one primitive, with everything it needs built around it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterable, Callable, Iterable, Sequence
+from decimal import Decimal
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Self, TypedDict, Unpack
+
+import msgspec
+
+from siafu.agents.task import ModelOptions
+from siafu.border.money import parse_usd
+from siafu.config.assembly import Plan, opened
+from siafu.config.settings import Settings, load
+from siafu.errors import ConfigError
+from siafu.gateway.endpoint import Endpoint
+from siafu.observe.events import Observer, nobody
+from siafu.swarm.map import MapRun, map_items
+from siafu.swarm.options import MapOptions
+from siafu.swarm.results import MapResult, MapSummary
+from siafu.swarm.work import Work, WorkFunction
+from siafu.tools.toolset import ToolSet
+
+_log = logging.getLogger("siafu")
+
+
+class MapKeywords(TypedDict, total=False):
+    """Options of `siafu.map`.
+
+    How it runs, as in MapOptions: run, key, concurrency, lookahead, priority, user, tenant, item_timeout, deadline,
+    grace, on_error, retry_failed, on_change, version, ordered, value_type.
+
+    What it may use: budget ("5 USD"; the run stops before it would be passed), allow_unpriced (models without a price
+    may run under a budget), journal (a file; with it the run survives `kill -9`), rpm (requests a minute).
+
+    Where models are called: base_url, api_key, config (a siafu.toml); model, system, temperature, max_tokens,
+    response_format for calls that do not set their own. tools: Python functions or a ToolSet. observer: told of every
+    event. endpoint: an Endpoint instead of a configured one.
+    """
+
+    run: str
+    key: Callable[[Any], Any]
+    concurrency: int
+    lookahead: int
+    priority: Callable[[Any], int]
+    user: Callable[[Any], str]
+    tenant: Callable[[Any], str]
+    item_timeout: float
+    deadline: float
+    grace: float
+    on_error: Literal["isolate", "fail_fast"]
+    retry_failed: bool
+    on_change: Literal["rerun", "keep", "refuse"]
+    version: str
+    ordered: bool
+    value_type: Any
+    budget: str | int | Decimal
+    allow_unpriced: bool
+    journal: str | Path
+    rpm: float
+    base_url: str
+    api_key: str
+    config: str | Path
+    model: str
+    system: str
+    temperature: float
+    max_tokens: int
+    response_format: dict[str, Any]
+    tools: ToolSet | Sequence[Callable[..., Any]]
+    observer: Observer
+    endpoint: Endpoint
+
+
+_OPTIONS = {field.name for field in msgspec.structs.fields(MapOptions)}
+_DEFAULTS = ("system", "temperature", "max_tokens", "response_format")
+
+
+def map(
+    work: str | Work | WorkFunction, items: Iterable[Any] | AsyncIterable[Any], **keywords: Unpack[MapKeywords]
+) -> Map:
+    """Do `work` for every item, many at once: `async for result in siafu.map("Translate: {text}", rows): ...`
+
+    `work`: a prompt template (`{field}` of a dict item, `{item}` for the item itself), an `Agent`, or any
+    `async def work(item, ctx)` that calls `ctx.model(...)` and `ctx.tool(...)`. `items`: any iterable, also an
+    asynchronous or endless one. Results come as they finish. With `journal="run.db"` the same call after a crash
+    repeats nothing that finished and pays for no answer twice.
+
+    Raises, when it is iterated: ConfigError, StoreError; errors of single items are results.
+    """
+    return Map(work, items, keywords)
+
+
+class Map:
+    """A running map: an async iterator of MapResult and an async context manager. Leaving it cancels what runs."""
+
+    def __init__(
+        self, work: str | Work | WorkFunction, items: Iterable[Any] | AsyncIterable[Any], keywords: MapKeywords
+    ) -> None:
+        unknown = set(keywords) - set(MapKeywords.__annotations__)
+        if unknown:
+            raise ConfigError(f"siafu.map has no option {sorted(unknown)[0]!r}")
+        self._work = work
+        self._items = items
+        self._keywords = keywords
+        self._stack = contextlib.AsyncExitStack()
+        self._run: MapRun | None = None
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> MapResult:
+        try:
+            if self._run is None:
+                self._run = await self._begin()
+            return await anext(self._run)
+        except BaseException:
+            await self.aclose()
+            raise
+
+    async def _begin(self) -> MapRun:
+        given: dict[str, Any] = dict(self._keywords)
+        settings = _settings(given)
+        options = MapOptions(**{name: given[name] for name in _OPTIONS & given.keys()})
+        house = await self._stack.enter_async_context(opened(settings, _plan(given, settings, options.run)))
+        run = map_items(self._work, self._items, around=house.around, store=house.store, options=options)
+        self._stack.push_async_callback(run.aclose)
+        return run
+
+    @property
+    def summary(self) -> MapSummary:
+        """The sums so far."""
+        return MapSummary() if self._run is None else self._run.summary
+
+    async def aclose(self) -> None:
+        """Cancel what runs, wait for it, and close everything. Idempotent."""
+        await self._stack.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    def __del__(self) -> None:
+        # dropped after a `break`: nobody can await aclose any more, so the loop does
+        stack = self._stack.pop_all()
+        with contextlib.suppress(RuntimeError):  # no loop runs: its shutdown has cancelled the work
+            loop = asyncio.get_running_loop()
+            task = loop.create_task(stack.aclose())
+            _closing.add(task)
+            task.add_done_callback(_closing.discard)
+
+
+_closing: set[asyncio.Task[None]] = set()  # the loop itself holds tasks weakly
+
+
+def _settings(given: dict[str, Any]) -> Settings:
+    config = given.get("config")
+    return load(
+        config=None if config is None else Path(config),
+        flags={
+            "endpoint.base_url": given.get("base_url"),
+            "endpoint.api_key": given.get("api_key"),
+            "limits.rpm": given.get("rpm"),
+            "limits.concurrency": given.get("concurrency"),
+        },
+    )
+
+
+def _plan(given: dict[str, Any], settings: Settings, run: str) -> Plan:
+    model = given.get("model")
+    if model is None and given.get("endpoint") is None:
+        model = settings.model("default")
+    defaults: ModelOptions = {"model": model or "default"}
+    for name in _DEFAULTS:
+        if name in given:
+            defaults[name] = given[name]  # type: ignore[literal-required]
+    journal = given.get("journal")
+    return Plan(
+        run=run,
+        journal=None if journal is None else Path(journal),
+        budget_pico=None if "budget" not in given else parse_usd(given["budget"]),
+        allow_unpriced=given.get("allow_unpriced", False),
+        tools=given.get("tools"),
+        endpoint=given.get("endpoint"),
+        defaults=defaults,
+        observer=given.get("observer", nobody),
+        notice=lambda text: _log.warning("%s", text),
+    )
