@@ -136,7 +136,7 @@ def test_no_room_leaves_whole_records_and_says_what_to_do(tmp_path: Path) -> Non
     path = tmp_path / "out.jsonl"
     ended = subprocess.run([sys.executable, "-c", FULL, str(path)], capture_output=True, text=True, check=False)
     assert ended.returncode == 1
-    assert "run the same command again" in ended.stderr
+    assert "run the command again" in ended.stderr
     assert path.read_bytes().endswith(b'"}\n')
     assert 5 < len(ids(path)) < 100
     assert mend(path, ours, STARTS) == 0

@@ -16,7 +16,7 @@ from siafu.apps.filerun.place import opened, place, run_name
 from siafu.apps.filerun.prepare import FileOptions, Ready, ready
 from siafu.apps.filerun.run import nothing_left
 from siafu.apps.filerun.status import status
-from siafu.errors import InputError, StoreBusy
+from siafu.errors import InputError, StoreBusy, StoreError
 from siafu.gateway.chat import ChatRequest
 from siafu.gateway.scripted import Scripted
 from siafu.observe.calls import CallContext
@@ -110,7 +110,7 @@ def test_a_retry_that_was_killed_early_leaves_the_failure(tmp_path: Path) -> Non
 
 
 def test_f45_a_result_file_cut_at_any_byte_is_completed_without_a_call(tmp_path: Path) -> None:
-    desk = Desk(tmp_path, lines("주문1", "b", "fail", "c"))
+    desk = Desk(tmp_path, lines("주문", "b", "fail"))
     desk.run()
     expected = desk.written()
     for path in (desk.out, desk.errors):
@@ -221,6 +221,25 @@ def test_files_must_differ(tmp_path: Path) -> None:
         pass
     with pytest.raises(InputError, match="cannot read"), opened(tmp_path):
         pass
+
+
+def test_a_link_to_the_results_stays_a_link(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, lines("a", "fail"), errors=False)
+    target = tmp_path / "target.jsonl"
+    target.touch()
+    desk.out.symlink_to(target)
+    desk.run()
+    desk.run(Scripted(["ok"]), retry_failed=True)
+    assert desk.out.is_symlink()
+    assert ids(target) == ["a", "fail"]
+
+
+def test_a_home_that_cannot_be_used_is_a_clear_error(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, lines("a"))
+    (tmp_path / "home").write_text("a file")
+    with pytest.raises(StoreError, match="run the command again"):
+        desk.run()
+    assert desk.asked == []
 
 
 def test_two_processes_do_not_write_one_file(tmp_path: Path) -> None:

@@ -144,4 +144,4 @@ def test_a_file_of_100000_lines_needs_little_more_memory_than_a_small_one(tmp_pa
         command = [sys.executable, "-c", MEMORY, str(CHILD.parents[1]), str(folder), str(count)]
         return int(subprocess.run(command, capture_output=True, check=True, timeout=100).stdout)  # KiB
 
-    assert growth(100_000) - growth(1_000) < 40_000
+    assert growth(100_000) - growth(1_000) < 25_000

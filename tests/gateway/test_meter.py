@@ -191,7 +191,10 @@ async def test_a_call_under_a_budget_always_has_a_maximum_of_output() -> None:
     await line.ask(ChatRequest(model="m", messages=[]))
     await line.ask(ChatRequest(model="m", messages=[], max_tokens=7))
     await line.ask(ChatRequest(model="m", messages=[], extra={"max_completion_tokens": 9}))
-    assert [r.max_tokens for r in line.script.requests] == [4096, 7, None]
+    await line.ask(ChatRequest(model="m", messages=[], max_tokens=7, extra={"n": 3}))
+    assert [r.max_tokens for r in line.script.requests] == [4096, 7, None, 7]
+    reserved = [opened.reserved_pico or 0 for opened in line.ledger.opened]
+    assert reserved[3] - reserved[1] >= 14 * 2_500_000, "three alternatives are three outputs"
     free = Line(["ok"])
     await free.ask(ChatRequest(model="m", messages=[]))
     assert free.script.requests[0].max_tokens is None
@@ -219,6 +222,24 @@ async def test_nothing_is_sent_when_the_line_cannot_be_written() -> None:
     with pytest.raises(StoreError):
         await metered.open(ASK, CONTEXT)
     assert not script.requests
+    assert (accounts.of("r").spent, accounts.of("r").reserved) == (0, 0)
+
+
+async def test_a_call_cancelled_while_its_line_is_written_costs_nothing_and_leaves_no_open_line() -> None:
+    class Hanging(MemoryLedger):
+        async def open(self, line: Any) -> None:
+            await super().open(line)
+            await asyncio.sleep(1000)
+
+    ledger, accounts, script = Hanging(), Accounts(), Scripted(["ok"])
+    books = Books(prices=PRICES, ledger=ledger, accounts=accounts)
+    metered = Metered(script, books, clock=VirtualClock(), upstream="u", observer=lambda event: None)
+    task = asyncio.create_task(metered.open(ASK, CONTEXT))
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert not script.requests and not ledger.lines and ledger.usd_pico == 0
     assert (accounts.of("r").spent, accounts.of("r").reserved) == (0, 0)
 
 

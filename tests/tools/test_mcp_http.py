@@ -200,7 +200,7 @@ async def test_headers_are_sent_and_never_shown(http: RawHttp) -> None:
     assert all(headers["authorization"] == f"Token {key}" for headers in http.headers)
     assert key not in repr(server)
     http.refuse_all = "401"
-    with pytest.raises(ToolUnavailable) as caught:
+    with pytest.raises(ToolUnavailable, match=r"<html>no \*\*\*") as caught:
         await tools.call("write", {}, CONTEXT)
     assert key not in caught.value.message
     await tools.aclose()

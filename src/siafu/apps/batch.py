@@ -14,7 +14,7 @@ from siafu.apps.filerun.check import Checked, checked
 from siafu.apps.filerun.job import Task, Written
 from siafu.apps.filerun.place import opened
 from siafu.border.canonical import canonical, fingerprint
-from siafu.border.jsonl import LineError
+from siafu.border.jsonl import LineError, disk
 from siafu.errors import InputError
 from siafu.gateway.chat import ChatAnswer, ChatRequest, Usage
 from siafu.swarm.results import MapResult
@@ -152,7 +152,7 @@ class BatchCheck(msgspec.Struct, frozen=True, kw_only=True):
 def check(source: Path, *, limit: int | None = None) -> BatchCheck:
     """Look at every line of `source`; no call is made and nothing is written.
 
-    Raises: InputError when two lines have the same id, or there is nothing to do.
+    Raises: InputError when two lines have the same id, or there is nothing to do; StoreError.
     """
     models: Counter[str] = Counter()
     size = 0
@@ -166,7 +166,7 @@ def check(source: Path, *, limit: int | None = None) -> BatchCheck:
         own = body.get("max_completion_tokens") or body.get("max_tokens")
         most = None if most is None or not isinstance(own, int) else most + own
 
-    with opened(source) as file:
+    with opened(source) as file, disk(source):
         found: Checked = checked(BatchJob("check"), file, limit=limit, see=see)
     found.index.close()
     return BatchCheck(

@@ -126,14 +126,13 @@ def checked_out(path: Path) -> None:
 
 
 @contextmanager
-def _disk(path: Path) -> Iterator[None]:
-    """Errors of the operating system in words that say what to do."""
+def disk(path: Path) -> Iterator[None]:
+    """Errors of the operating system in the block become StoreError, in words that say what to do."""
     try:
         yield
     except OSError as error:
         raise StoreError(
-            f"cannot write {path}: {error.strerror}; what has finished is kept: mend that, then run the same command "
-            "again"
+            f"cannot use {path}: {error.strerror}; what has finished is kept, so mend that and run the command again"
         ) from None
 
 
@@ -150,7 +149,7 @@ def mend(path: Path, is_record: Callable[[bytes], bool], starts: bytes) -> int:
     if not path.exists():
         return 0
     records = 0
-    with _disk(path), path.open("r+b") as file:
+    with disk(path), path.open("r+b") as file:
         for raw in raw_lines(file, max_line=MAX_RECORD):
             blank = raw.data is not None and not raw.data.strip(_BLANK)
             if not blank and (raw.data is None or not is_record(raw.data)):
@@ -212,8 +211,9 @@ def sift(path: Path, keep: Callable[[bytes], bool]) -> int:
     if not path.exists():
         return 0
     dropped = 0
+    path = path.resolve()  # the file behind a link is replaced, not the link
     new = path.with_name(path.name + ".new")
-    with _disk(path), ExitStack() as stack:
+    with disk(path), ExitStack() as stack:
         file = stack.enter_context(path.open("rb"))
         out: BinaryIO | None = None
         for raw in raw_lines(file, max_line=MAX_RECORD):
@@ -252,7 +252,7 @@ class JsonlSink:
         """Raises: InputError, StoreError."""
         checked_out(path)
         self.path = path
-        with _disk(path):
+        with disk(path):
             self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
             self._size = os.fstat(self._fd).st_size
 
@@ -263,7 +263,7 @@ class JsonlSink:
         """
         data = dumps(record) + b"\n"
         done = 0
-        with _disk(self.path):
+        with disk(self.path):
             try:
                 while done < len(data):  # one turn, unless the disk is nearly full
                     done += os.write(self._fd, data[done:])
@@ -274,7 +274,7 @@ class JsonlSink:
 
     def sync(self) -> None:
         """fsync. Raises: StoreError."""
-        with _disk(self.path):
+        with disk(self.path):
             os.fsync(self._fd)
 
     def close(self) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 if TYPE_CHECKING:
+    from siafu.apps.filerun.place import Place
     from siafu.cli.progress import Progress
     from siafu.config.assembly import House
 
@@ -19,11 +20,13 @@ app = typer.Typer(
     rich_markup_mode=None,
     epilog="""\b
 Examples:
-  siafu batch check requests.jsonl                      what is in it? no call is made
-  siafu batch run requests.jsonl --out results.jsonl    run it; the same command resumes it
-  siafu batch status results.jsonl                      how far is it, what did it cost?
+  siafu batch check requests.jsonl      what is in it? no call is made
+  siafu batch run requests.jsonl --out results.jsonl
+                                        run it; run again, it goes on
+  siafu batch status results.jsonl      how far is it, what did it cost?
 \b
-A line: {"custom_id": "q1", "method": "POST", "url": "/v1/chat/completions", "body": {"model": ..., "messages": [...]}}
+A line: {"custom_id": "q1", "method": "POST", "url": "/v1/chat/completions",
+         "body": {"model": "gpt-4.1-mini", "messages": [...]}}
 """,
 )
 
@@ -44,13 +47,14 @@ Examples:
   siafu batch run requests.jsonl --out results.jsonl --retry-failed
   siafu batch run requests.jsonl --out try.jsonl --limit 10 --model NAME
 \b
-Each id ends with one line in OUT or in the errors file, in any order. Lines that cannot be used become errors. A
-request to stream is left away. Exit code: 0 all succeeded, 1 some failed, 2 wrong use or key, 3 budget reached or no
-credit left, 130 interrupted.
+Each id ends with one line in OUT or in the errors file, in any order. Lines
+that cannot be used become errors. A request to stream is left away.
+Exit code: 0 all succeeded, 1 some failed, 2 wrong use or key, 3 budget
+reached or no credit left, 130 interrupted.
 """,
 )
 def run(
-    source: Path = Source,
+    file: Path = Source,
     out: Path = typer.Option(..., "--out", "-o", help="Where results go; an existing file is resumed."),
     errors: Path | None = Errors,
     concurrency: int | None = typer.Option(None, min=1, max=10_000, help="Calls at once. Default: 100"),
@@ -78,7 +82,7 @@ def run(
 
     flags = {"limits.concurrency": concurrency, "limits.rpm": rpm, "endpoint.base_url": base_url}
     settings = load(config=config, flags=flags)
-    where = _place(source, out, errors, settings.home)
+    where = _place(file, out, errors, settings.home)
     budget_pico = None if budget is None else parse_usd(budget)
 
     def open_house(progress: Progress) -> AbstractAsyncContextManager[House]:
@@ -104,13 +108,13 @@ def run(
 
 
 @app.command("check")
-def check(source: Path = Source, limit: int | None = Limit, json: bool = AsJson) -> None:
+def check(file: Path = Source, limit: int | None = Limit, json: bool = AsJson) -> None:
     """Look at every line of FILE without a call: what can be used, what not, how much it is about."""
     from siafu.apps import batch
     from siafu.border.text import printable
     from siafu.cli.filerun import encode
 
-    found = batch.check(source, limit=limit)
+    found = batch.check(file, limit=limit)
     if json:
         typer.echo(encode(found))
     else:
@@ -154,7 +158,7 @@ def status(
         typer.echo(f"{'spent':<10} {describe(found.spent)}")
 
 
-def _place(source: Path, out: Path, errors: Path | None, home: Path) -> Any:
+def _place(source: Path, out: Path, errors: Path | None, home: Path) -> Place:
     from siafu.apps.filerun.place import place
 
-    return place(source, out, errors or out.with_suffix(".errors.jsonl"), home)
+    return place(source, out, errors or out.parent / f"{out.stem}.errors.jsonl", home)

@@ -125,9 +125,11 @@ def _text(where: Place, outcome: Outcome, cost: Tally | None) -> str:
 
 def describe(cost: Tally) -> str:
     """Calls, tokens and cost of all sessions, for people."""
-    most = f" to {show_usd(cost.usd_pico + cost.unknown_pico)}" if cost.unknown else ""
-    unpriced = f", {cost.unpriced:,} calls without a price" if cost.unpriced else ""
-    usd = show_usd(cost.usd_pico) + most + unpriced
+    usd = show_usd(cost.usd_pico)
+    if cost.unknown:
+        usd += f" to {show_usd(cost.usd_pico + cost.unknown_pico)}"
+    if cost.unpriced:
+        usd = f"cost unknown for {cost.unpriced:,} calls without a price" + (f", else {usd}" if cost.usd_pico else "")
     return f"{cost.calls:,} calls, {cost.input_tokens:,} + {cost.output_tokens:,} tokens, {usd}"
 
 

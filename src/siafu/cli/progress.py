@@ -35,7 +35,7 @@ class Counts:
         self.began = clock()
         self.plan = Plan(total=0)
         self.written = self.failed = self.in_flight = self.refused = 0
-        self.usd_pico: int | None = 0
+        self.usd_pico = self.unpriced = 0
         self._wait_until, self._wait_reason = 0.0, ""
         self._samples: deque[tuple[float, int]] = deque([(self.began, 0)], maxlen=RATE_SECONDS)
 
@@ -59,8 +59,8 @@ class Counts:
             self._wait_until, self._wait_reason = self._clock() + event.seconds, event.reason
         elif isinstance(event, AttemptEnded):
             self.refused += event.status == 429
-            if event.usd_pico is not None:
-                self.usd_pico = (self.usd_pico or 0) + event.usd_pico
+            self.usd_pico += event.usd_pico or 0
+            self.unpriced += event.outcome == "ok" and event.usd_pico is None
 
     @property
     def done(self) -> int:
@@ -86,9 +86,9 @@ class Counts:
         return [
             f"{self.rate():,.0f}/min",
             f"ETA {'-' if eta is None else span(eta)}",
-            f"{self.in_flight} in flight",
+            f"{max(0, self.in_flight)} in flight",
             *([f"{failed:,} failed"] if failed else []),
-            show_usd(self.usd_pico),
+            show_usd(self.usd_pico) if self.usd_pico or not self.unpriced else "cost ?",
             *([f"{self.refused:,} x 429"] if self.refused else []),
             *(
                 [f"waiting {waiting:.0f} s: {_REASONS.get(self._wait_reason, self._wait_reason)}"]

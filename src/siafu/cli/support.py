@@ -53,8 +53,9 @@ Examples:
   siafu support run requests.jsonl --out results.jsonl --budget "2 USD"
   siafu support run requests.jsonl --out results.jsonl --retry-failed
 \b
-Each request ends with one line in OUT, answered or failed, in any order. Exit code: 0 all answered, 1 some failed, 2
-wrong use or key, 3 budget reached or no credit left, 130 interrupted.
+Each request ends with one line in OUT, answered or failed, in any order.
+Exit code: 0 all answered, 1 some failed, 2 wrong use or key, 3 budget
+reached or no credit left, 130 interrupted.
 """,
 )
 def run(

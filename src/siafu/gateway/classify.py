@@ -110,7 +110,7 @@ def judge(status: int, detail: Detail, *, wait: float | None = None) -> ModelErr
     meant = status if status >= 300 else _meant(detail)
     said = next((word for word in detail.words if not word.isdigit()), None) or next(iter(detail.words), None)
     code = None if said is None else preview(redact(said[:1000]), 100)
-    name = " ".join(str(part) for part in (meant or status, code) if part)
+    name = " ".join(dict.fromkeys([str(meant or status), *([code] if code else [])]))
     text = f": {detail.text}" if detail.text else ""
     kind, message = _verdict(meant, detail.words, name, text)
     if wait is not None and kind in (RateLimited, Overloaded):

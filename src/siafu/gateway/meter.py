@@ -54,19 +54,17 @@ class Books(msgspec.Struct, frozen=True, kw_only=True):
 class _Attempt:
     """One physical attempt between its opening and its one settlement."""
 
-    __slots__ = ("_books", "_clock", "_observer", "began", "context", "id", "model", "rates", "reserved", "upstream")
+    __slots__ = ("_metered", "began", "context", "id", "model", "rates", "reserved", "sent")
 
     def __init__(self, metered: Metered, id: str, context: CallContext, model: str, rates: Rates | None) -> None:
-        self._books = metered.books
-        self._clock = metered.clock
-        self._observer = metered.observer
-        self.upstream = metered.upstream
+        self._metered = metered
         self.id = id
         self.context = context
         self.model = model
         self.rates = rates
         self.reserved: int | None = None
-        self.began = 0.0
+        self.sent = False
+        self.began = metered.clock.now()
 
     def priced(self, answer: ChatAnswer) -> ChatAnswer:
         """The answer with its cost and the number of the attempt."""
@@ -78,7 +76,7 @@ class _Attempt:
         """The rates of the model that answered, else those of the model that was asked."""
         if not served or served == self.model:
             return self.rates
-        return self._books.prices.rates(served, self._clock.wall()) or self.rates
+        return self._metered.books.prices.rates(served, self._metered.clock.wall()) or self.rates
 
     def answered(self, answer: ChatAnswer, first_token: float | None = None) -> None:
         """Settle an attempt that gave a (priced) answer."""
@@ -90,7 +88,7 @@ class _Attempt:
             AttemptSettled(
                 attempt=self.id,
                 outcome="ok",
-                settled_at=self._clock.wall(),
+                settled_at=self._metered.clock.wall(),
                 status=200,
                 served_model=answer.model,
                 input_tokens=usage.input,
@@ -102,7 +100,7 @@ class _Attempt:
                 usd_pico=answer.usd_pico if known else self.reserved,
                 price_source="" if rates is None else rates.source,
                 price_date="" if rates is None else rates.date,
-                seconds=self._clock.now() - self.began,
+                seconds=self._metered.clock.now() - self.began,
                 first_token=first_token,
             )
         )
@@ -112,39 +110,39 @@ class _Attempt:
         if end.answer is not None:
             self.answered(self.priced(end.answer), end.first_token)
             return
-        free = end.first_token is None and _was_free(end.error)
+        free = not self.sent or (end.first_token is None and _was_free(end.error))
         rates = self.rates
         self._settle(
             AttemptSettled(
                 attempt=self.id,
                 outcome=_outcome(end),
-                settled_at=self._clock.wall(),
+                settled_at=self._metered.clock.wall(),
                 status=getattr(end.error, "status", None),
                 code=_code(end.error),
                 usage_known=free,
                 usd_pico=0 if free else self.reserved,
                 price_source="" if rates is None else rates.source,
                 price_date="" if rates is None else rates.date,
-                seconds=self._clock.now() - self.began,
+                seconds=self._metered.clock.now() - self.began,
                 first_token=end.first_token,
             )
         )
 
     def _settle(self, line: AttemptSettled) -> None:
         """Give the reservation back, charge, write the line, tell the observer."""
-        accounts, context = self._books.accounts, self.context
+        accounts, context = self._metered.books.accounts, self.context
         account = accounts.of(context.run)
         account.unpriced += self.rates is None
         account.unknown += not line.usage_known
         accounts.settle(context.run, self.reserved or 0, line.usd_pico or 0)
-        self._books.ledger.settle(line)
-        self._observer(
+        self._metered.books.ledger.settle(line)
+        self._metered.observer(
             AttemptEnded(
                 run=context.run,
                 task=context.task,
                 role=context.role,
                 model=line.served_model or self.model,
-                upstream=self.upstream,
+                upstream=self._metered.upstream,
                 outcome=line.outcome,
                 code=line.code,
                 status=line.status,
@@ -187,10 +185,13 @@ class Metered:
             attempt.reserved = amount
         try:
             await books.ledger.open(self._opened(attempt))
-        except BaseException:  # nothing was sent
+        except asyncio.CancelledError as error:  # the line may have been written
+            attempt.ended(End(outcome="abandoned", error=error))
+            raise
+        except BaseException:
             books.accounts.settle(context.run, attempt.reserved or 0, 0)
             raise
-        attempt.began = self.clock.now()
+        attempt.sent, attempt.began = True, self.clock.now()
         try:
             reply = await self._inner.open(request, context)
         except BaseException as error:
@@ -280,11 +281,13 @@ class MemoryLedger:
 
 
 def _max_output(request: ChatRequest) -> int | None:
+    """The most tokens of output that a request allows, of all its alternatives (`n`); None = it names no limit."""
     if not request.extra:
         return request.max_tokens
-    given = [request.extra[name] for name in _OUTPUT_LIMITS if name in request.extra]
-    limits = [limit for limit in (request.max_tokens, *given) if isinstance(limit, int) and limit >= 0]
-    return max(limits, default=None)
+    given = [request.max_tokens, *(request.extra.get(name) for name in _OUTPUT_LIMITS)]
+    limits = [limit for limit in given if isinstance(limit, int) and limit >= 0]
+    count = request.extra.get("n")
+    return max(limits) * (count if isinstance(count, int) and count > 1 else 1) if limits else None
 
 
 def _outcome(end: End) -> _Outcome:

@@ -53,6 +53,10 @@ class Timeouts(msgspec.Struct, frozen=True, kw_only=True):
     idle: float = 60.0
     total: float = 600.0
 
+    def __post_init__(self) -> None:
+        if min(self.connect, self.first_byte or 1.0, self.idle, self.total) <= 0:
+            raise ConfigError("timeouts are numbers of seconds above 0")
+
 
 class Upstream(msgspec.Struct, frozen=True, kw_only=True):
     """One place where models are called. `base_url`: such as `https://host/v1`. `headers`: sent with each request.
@@ -92,7 +96,7 @@ class Transport:
             twice = ", ".join(sorted(OWN_FIELDS & set(request.extra)))
             raise RequestRefused(f"extra must not hold {twice}: set it as a field of the request", attempts=0)
         held = self._sessions.get(asyncio.get_running_loop())
-        session = held[0] if held is not None else await self._new_session()
+        session = held[0] if held is not None and not held[0].closed else await self._new_session()
         data = encode(request)
         began = self._clock.now()
         timeouts, limit = self._upstream.timeouts, self._upstream.timeouts.total
@@ -180,7 +184,10 @@ class Transport:
 
 
 class StreamReply:
-    """A streamed answer as it arrives. It is its own iterator of deltas, not a generator that a `break` leaves open."""
+    """A streamed answer as it arrives. It is its own iterator of deltas, not a generator that a `break` leaves open.
+
+    Cancelling a read gives the reply up.
+    """
 
     def __init__(self, response: aiohttp.ClientResponse, head: ReplyHead, call: _Call, clock: Clock) -> None:
         self.head = head

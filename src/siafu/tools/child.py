@@ -86,7 +86,7 @@ class Child(asyncio.SubprocessProtocol):
             ended = self._fault or (
                 f"was ended by {_signal_name(-code)}" if code < 0 else f"ended with exit code {code}"
             )
-        words = preview(redact(clean_bytes(self._tail))[-TAIL:].strip()[-1000:], 1000)
+        words = preview(redact(clean_bytes(self._tail)).strip()[-1000:], 1000)
         return f"{ended}; the last words on its stderr: {words}" if words else f"{ended}, without a word on stderr"
 
     async def stop(self) -> None:
@@ -119,7 +119,7 @@ class Child(asyncio.SubprocessProtocol):
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
         if fd == 2:
-            self._tail = (self._tail + data)[-2 * TAIL :]
+            self._tail = (self._tail + data)[-TAIL:]
             return
         first, *rest = data.split(b"\n")
         self._partial += first

@@ -96,7 +96,7 @@ class McpTools:
         Raises: ToolDenied (no such tool), ToolTimeout, ToolUnavailable (it did not run, or it only reads),
         OutcomeUnknown (it may have run). A timeout and a cancellation send `notifications/cancelled`.
         """
-        left = None if context.deadline is None else seconds_left(self.server.timeout * 2, name, context, self._clock)
+        left = seconds_left(name, context, self._clock)
         try:
             async with asyncio.timeout(left):
                 tool = await self._known(name)

@@ -8,7 +8,7 @@ import functools
 import logging
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from typing import Any
+from typing import Any, Literal
 
 import mcp_types as types
 from mcp import Client, ClientSession, MCPError
@@ -55,6 +55,7 @@ class Connection:
         self._calls = 0
         self._leave = asyncio.Event()
         self._warned = False
+        self._died_early = False
         self.owner = asyncio.create_task(self._own(), name=f"siafu-mcp-{server.name}")
 
     @property
@@ -103,21 +104,39 @@ class Connection:
     async def _own(self) -> None:
         limit = self._server.timeout
         try:
-            async with asyncio.timeout(limit) as timer, self._client() as client:
-                timer.reschedule(None)
-                self.session = client.session
-                self.ready = True
-                self.opened.set()
+            async with asyncio.timeout(limit) as timer:
                 try:
-                    await self._leave.wait()
-                finally:
-                    self.over = True  # before the SDK tells the pending calls
+                    await self._live(timer, "auto")
+                except Exception:
+                    if not self._died_early:
+                        raise
+                    await self._live(timer, "legacy")
         except TimeoutError:
             self.end(f"did not finish its handshake within {limit:g} s")
         except Exception as error:  # noqa: BLE001 - the SDK does not list what it raises; each ends the connection
             self.end(self._cause(error))
         finally:
             self.end("was closed")
+
+    async def _live(self, timer: asyncio.Timeout, mode: Literal["auto", "legacy"]) -> None:
+        me = types.Implementation(name="siafu", version=__version__)
+        async with Client(self._streams(), mode=mode, cache=None, client_info=me, message_handler=self._hear) as client:
+            timer.reschedule(None)
+            self.session = client.session
+            self.ready = True
+            self.opened.set()
+            try:
+                await self._leave.wait()
+            finally:
+                self.over = True  # before the SDK tells the pending calls
+
+    def _lost(self, why: str) -> None:
+        """The server is gone. Some old ones end when they are asked for the newest protocol, so a process that ends
+        before it is ready gets a second start, without that question.
+        """
+        if self.ready or self._died_early or self._server.command is None:
+            self.end(why)
+        self._died_early = True
 
     def _cause(self, error: BaseException) -> str:
         """The first real error in what the SDK raised, in words."""
@@ -128,10 +147,6 @@ class Connection:
         if isinstance(error, MCPError):
             return error.message if self.fate(error) else f"refused the handshake: {preview(error.message)}"
         return f"cannot be reached: {preview(f'{type(error).__name__} {error}'.strip())}"
-
-    def _client(self) -> Client:
-        me = types.Implementation(name="siafu", version=__version__)
-        return Client(self._streams(), cache=None, client_info=me, message_handler=self._hear)
 
     async def _hear(self, message: IncomingMessage) -> None:
         if isinstance(message, types.ToolListChangedNotification):
@@ -145,7 +160,7 @@ class Connection:
             child = await Child.start([server.command, *server.args], env=env, cwd=server.cwd)
             try:
                 receive = functools.partial(self._next_message, child)
-                yield _Inbox(receive, _nothing, lambda: self.end(child.fate)), _Outbox(child, server.name)
+                yield _Inbox(receive, _nothing, lambda: self._lost(child.fate)), _Outbox(child, server.name)
             finally:
                 await child.stop()
             return
@@ -157,7 +172,7 @@ class Connection:
                 http = await stack.enter_async_context(self._http_client(headers))
                 opening = streamable_http_client(str(server.url), http_client=http, max_sse_event_size=MAX_BODY)
             read, write = await stack.enter_async_context(opening)
-            yield _Inbox(read.__anext__, read.aclose, lambda: self.end("closed the connection")), write
+            yield _Inbox(read.__anext__, read.aclose, lambda: self._lost("closed the connection")), write
 
     def _http_client(self, headers: dict[str, str] | None = None, timeout: Any = None, auth: Any = None) -> CalmClient:
         """Also the SDK's factory for SSE; `timeout` and `auth` are its parameters, and not used."""

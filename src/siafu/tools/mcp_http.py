@@ -15,6 +15,7 @@ from typing import Any, Literal, cast
 
 import httpx2
 
+from siafu.border.secrets import redact
 from siafu.border.text import preview
 from siafu.tools.content import mended
 
@@ -97,7 +98,7 @@ class CalmClient(httpx2.AsyncClient):
         return read
 
     def _instead(self, request: httpx2.Request, fate: Fate, message: str) -> httpx2.Response:
-        error = {"code": -32603, "message": message, "data": {"mark": self._mark, "fate": fate}}
+        error = {"code": -32603, "message": redact(message), "data": {"mark": self._mark, "fate": fate}}
         return httpx2.Response(503, json={"jsonrpc": "2.0", "id": None, "error": error}, request=request)
 
 

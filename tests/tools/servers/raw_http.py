@@ -80,7 +80,9 @@ class RawHttp:
         session = headers.get("mcp-session-id")
         self.received.append((session, message))
         if self.refuse_all:
-            return self._answer(writer, int(self.refuse_all), b"<html>no", kind="text/html")
+            return self._answer(
+                writer, int(self.refuse_all), b"<html>no " + headers.get("authorization", "").encode(), kind="text/html"
+            )
         if message.get("method") == "initialize":
             self.made += 1
             session = f"session-{self.made}"

@@ -87,66 +87,69 @@ def tools(cursor: str | None) -> dict[str, Any]:
 
 
 def call(request: dict[str, Any]) -> None:
-    params = request["params"]
-    name, arguments = params["name"], params.get("arguments") or {}
+    name, arguments = request["params"]["name"], request["params"].get("arguments") or {}
+    if name in ("never", "deafens"):
+        time.sleep(300 if name == "deafens" else 0)
+        return
+    ends(name)
+    if name == "late":
+        time.sleep(0.6)
+    elif name == "surrogate":
+        result = {"content": [{"type": "text", "text": "@"}]}
+        line = json.dumps({"jsonrpc": "2.0", "id": request["id"], "result": result})
+        sys.stdout.write(line.replace("@", "주문 \\ud83d 끝 \\ud83d\\ude00 \\\\ud83d\\u0000") + "\n")
+        sys.stdout.flush()
+        return
+    elif name == "sampling":
+        send({"id": "s1", "method": "sampling/createMessage", "params": {"messages": [], "maxTokens": 5}})
+    elif name == "changes":
+        WISHES.append("changed")
+        send({"method": "notifications/tools/list_changed"})
+    elif name == "long":
+        sys.stdout.write("x" * int(arguments["size"]))
+        sys.stdout.flush()
+        return
+    elif name == "chatter":
+        for i in range(1000):
+            send({"method": "notifications/message", "params": {"level": "info", "data": f"{i} 말"}})
+            sys.stdout.write("\n" * 200)
+    answer(request, name, arguments)
+
+
+def ends(name: str) -> None:
+    """End the process, if that is what the tool is for."""
     if name in ("exit", "exit_reading") or (name == "exit_once" and not ONCE.exists()):
         ONCE.touch()
         print("마지막 말: key sk-abcdefghijklmnopqrstuvwx", file=sys.stderr, flush=True)
         os._exit(1)
-    elif name == "kill":
+    if name == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
-    elif name == "never":
-        pass
-    elif name == "late":
-        time.sleep(0.6)
-        text(request, "too late")
-    elif name == "error":
+    if name == "orphan":  # in a session of its own, with our pipes
+        subprocess.Popen(["sleep", "20"], start_new_session=True)
+        os._exit(1)
+
+
+def answer(request: dict[str, Any], name: str, arguments: Any) -> None:
+    if name == "error":
         text(request, "backend offline", isError=True, structuredContent={"total": 7, "error": {"code": "E7"}})
     elif name == "blocks":
         send({"id": request["id"], "result": {"content": BLOCKS}})
-    elif name == "surrogate":
-        line = json.dumps(
-            {"jsonrpc": "2.0", "id": request["id"], "result": {"content": [{"type": "text", "text": "@"}]}}
-        )
-        sys.stdout.write(line.replace("@", "주문 \\ud83d 끝 \\ud83d\\ude00 \\\\ud83d\\u0000") + "\n")
-        sys.stdout.flush()
     elif name == "empty":
         send({"id": request["id"], "result": {"content": [], "isError": True}})
     elif name == "environment":
         text(request, json.dumps(dict(os.environ)))
     elif name == "identity":
-        text(request, json.dumps(params.get("_meta")))
+        text(request, json.dumps(request["params"].get("_meta")))
     elif name == "rpc_error":
         send({"id": request["id"], "error": {"code": -32602, "message": "no such 주문"}})
     elif name == "closed_code":
         send({"id": request["id"], "error": {"code": -32000, "message": "my own error"}})
     elif name in ("malformed", "malformed_reading"):
         send({"id": request["id"], "result": {"content": "no list"}})
-    elif name == "sampling":
-        send({"id": "s1", "method": "sampling/createMessage", "params": {"messages": [], "maxTokens": 5}})
-        text(request, "asked")
-    elif name == "changes":
-        WISHES.append("changed")
-        send({"method": "notifications/tools/list_changed"})
-        text(request, "changed")
-    elif name == "long":
-        sys.stdout.write("x" * int(arguments["size"]))
-        sys.stdout.flush()
     elif name == "arguments":
         text(request, json.dumps(sys.argv))
-    elif name == "chatter":
-        for i in range(1000):
-            send({"method": "notifications/message", "params": {"level": "info", "data": f"{i} 말"}})
-            sys.stdout.write("\n" * 200)
-        text(request, "done")
-    elif name == "deafens":
-        time.sleep(300)
-    elif name == "orphan":
-        subprocess.Popen(["sleep", "20"], start_new_session=True)
-        os._exit(1)
     elif name == "grandchild":
-        child = subprocess.Popen(["sleep", "300"], start_new_session=False)
-        text(request, str(child.pid))
+        text(request, str(subprocess.Popen(["sleep", "300"]).pid))
     else:
         text(request, json.dumps(arguments, ensure_ascii=False))
 
@@ -154,8 +157,6 @@ def call(request: dict[str, Any]) -> None:
 def serve(request: dict[str, Any]) -> None:
     method = request.get("method")
     if method == "initialize":
-        if "mute" in WISHES:
-            return
         version = request["params"]["protocolVersion"]
         info = {"name": "raw", "version": "1"}
         result = {"protocolVersion": version, "capabilities": {"tools": {}, "resources": {}}, "serverInfo": info}
@@ -192,9 +193,13 @@ def main() -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if "deaf" in WISHES:
         time.sleep(300)
+    initialized = False
     for line in sys.stdin:
         request = json.loads(line)
         note(got=request)
+        if "strict" in WISHES and not initialized and request["method"] != "initialize":
+            sys.exit("expected initialize")
+        initialized = True
         serve(request)
     if "stubborn" in WISHES:
         time.sleep(300)

@@ -1,4 +1,4 @@
-"""The first pass over an input: which lines can be used, before anything is paid for."""
+"""The passes over an input: the first finds which lines can be used, before anything is paid for."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def look(job: FileJob, raw: RawLine) -> tuple[Any, Task | LineError | None]:
 def _twice(pairs: list[tuple[int, int]]) -> str:
     pairs.sort(key=lambda pair: pair[1])
     shown = ", ".join(f"{one} and {other}" for one, other in pairs[:SHOWN])
-    more = f" (and {len(pairs) - SHOWN} more pairs)" if len(pairs) > SHOWN else ""
+    more = " and more" if len(pairs) > SHOWN else ""
     return f"the same id stands on lines {shown}{more}; an id may stand once, so give each line its own"
 
 

@@ -50,6 +50,8 @@ def place(source: Path, out: Path, errors: Path | None, home: Path) -> Place:
 
     Raises: InputError when two of the files are the same, or an output is a folder, a device or in no folder.
     """
+    if STDIN in (out, errors):
+        raise InputError("results go to a file, so that the run can be resumed; - is no file")
     named = [("the input", source), ("--out", out)] + ([("--errors", errors)] if errors else [])
     seen: dict[str, str] = {}
     for name, path in named:

@@ -18,7 +18,7 @@ from siafu.apps.filerun.check import SHOWN, Bits, Checked, checked
 from siafu.apps.filerun.index import Index
 from siafu.apps.filerun.job import FileJob, Plan, Watcher, Written
 from siafu.apps.filerun.place import Place, opened, set_aside
-from siafu.border.jsonl import MAX_RECORD, mend, raw_lines, sift
+from siafu.border.jsonl import MAX_RECORD, disk, mend, raw_lines, sift
 from siafu.errors import InputError
 from siafu.store.lock import Lock
 
@@ -56,16 +56,18 @@ def ready(job: FileJob, where: Place, options: FileOptions, watch: Watcher) -> I
     """
     with ExitStack() as stack:
         file = stack.enter_context(opened(where.source))
-        found = checked(job, file, limit=options.limit)
+        with disk(where.source):
+            found = checked(job, file, limit=options.limit)
         stack.callback(found.index.close)
         _tell_bad(found, options.strict, watch)
         for remark in job.remarks():
             watch.note(remark)
-        where.folder.mkdir(parents=True, exist_ok=True)
-        stack.callback(Lock(where.folder / where.run).release)
-        if options.fresh and (number := set_aside(where)) is not None:
-            watch.note(f"started over; what was there is kept as {where.out.name}.bak-{number}")
-        done, failed = _reconcile(job, where, found, options.retry_failed, watch)
+        with disk(where.folder):
+            where.folder.mkdir(parents=True, exist_ok=True)
+            stack.callback(Lock(where.folder / where.run).release)
+            if options.fresh and (number := set_aside(where)) is not None:
+                watch.note(f"started over; what was there is kept as {where.out.name}.bak-{number}")
+            done, failed = _reconcile(job, where, found, options.retry_failed, watch)
         plan = Plan(total=found.usable + found.bad, bad=found.bad, finished=len(done), failed=len(failed))
         yield Ready(
             job=job,
