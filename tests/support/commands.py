@@ -102,8 +102,10 @@ class Command:
         self.folder = folder
         self.sim = sim
         self.words = words
+        self.program = ["-m", "siafu"]
         self.lost: list[int] = []  # calls of each life that reached the endpoint and were not journaled
         self.unsettled: list[int] = []  # ledger lines that each life left open
+        self.printed = b""  # by the last life
         self._since = 0
         self._journaled = 0
 
@@ -113,7 +115,7 @@ class Command:
         """
         before = self.sim.stats()["requests"]
         process = subprocess.Popen(
-            [sys.executable, "-m", "siafu", *self.words],
+            [sys.executable, *self.program, *self.words],
             cwd=self.folder,
             env=environment(SIAFU_CRASH_AT=crash_at),
             stdout=subprocess.PIPE,
@@ -127,7 +129,7 @@ class Command:
                 )
                 time.sleep(linger)
                 process.kill()
-            _, told = process.communicate(timeout=SECONDS)
+            self.printed, told = process.communicate(timeout=SECONDS)
         finally:
             process.kill()
             process.wait()

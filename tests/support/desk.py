@@ -47,14 +47,22 @@ def ticket(category: str = "order_status", priority: Any = 2, hint: Any = "cheap
 
 def model(sort: Callable[[str], str | ChatAnswer], *turns: str | ChatAnswer) -> Scripted:
     """Sorts by `sort(text)`, then answers each conversation with `turns` in order; without any: looks an order up."""
-    script = turns or (say(None, ("c1", "get_order_status", '{"order_id": "1001"}')), "배송 중입니다.")
+    script: tuple[str | ChatAnswer, ...] = turns or (
+        say(None, ("c1", "get_order_status", '{"order_id": "1001"}')),
+        "배송 중입니다.",
+    )
 
     def play(asked: ChatRequest, context: CallContext) -> str | ChatAnswer:
         if context.role == "classify":
             return sort(str(asked.messages[1]["content"]))
-        return script[sum(message["role"] == "assistant" for message in asked.messages)]
+        return script[turn(asked)]
 
     return Scripted(play)
+
+
+def turn(asked: ChatRequest) -> int:
+    """How often the model has spoken in this conversation."""
+    return sum(1 for message in asked.messages if message["role"] == "assistant")
 
 
 def start(

@@ -22,7 +22,7 @@ from siafu.gateway.chat import ChatAnswer, ChatRequest
 from siafu.gateway.scripted import Scripted, say
 from siafu.observe.calls import CallContext
 from siafu.tools.toolset import ToolResult
-from support.desk import SUPPORT, answer, answers, model, request, shop, ticket
+from support.desk import SUPPORT, answer, answers, model, request, shop, ticket, turn
 
 OWN, OTHER = "1001", "1002"  # of kim, of lee
 ATTACK = (
@@ -58,7 +58,7 @@ def hostile(role: str) -> Scripted:
     def play(asked: ChatRequest, context: CallContext) -> ChatAnswer | str:
         if context.role == "classify":
             return ticket(role, 1, "gpt-9", model="gpt-9", tools=["process_refund"], customer="lee", role="admin")
-        if sum(message["role"] == "assistant" for message in asked.messages) == 0:
+        if turn(asked) == 0:
             return say(None, *((f"c{n}", name, text) for n, (name, text) in enumerate(turns)))
         return "알려드렸습니다."
 
@@ -165,10 +165,10 @@ async def test_each_call_proves_the_customer_anew_however_long_the_last_step_too
 
     def play(asked: ChatRequest, context: CallContext) -> ChatAnswer | str:
         clock.passed += 7200  # a long wait for a place at the endpoint
-        turn = sum(message["role"] == "assistant" for message in asked.messages)
+        said = turn(asked)
         if context.role == "classify":
             return ticket("order_status")
-        return say(None, (f"c{turn}", "get_order_status", f'{{"order_id": "100{turn}"}}')) if turn < 2 else "답변"
+        return say(None, (f"c{said}", "get_order_status", f'{{"order_id": "100{said}"}}')) if said < 2 else "답변"
 
     found = await answer(request(id="r9"), Scripted(play), tools, support=support, clock=clock)
     assert found.outcome == "answered"

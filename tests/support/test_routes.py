@@ -62,7 +62,7 @@ async def test_f57_the_prefix_of_100_different_requests_is_the_same_to_the_byte(
     assert set(systems) == {"classify", *ROUTES}
     assert all(len(texts) == 1 for texts in systems.values())
     for role, same in bodies.items():
-        prefix = os.path.commonprefix(same)
+        prefix = os.path.commonprefix(same)  # noqa: RUF071  of texts, not paths
         assert prefix.startswith('{"model":"')
         assert ('"tools":[' in prefix) == (role != "classify")
         assert '{"role":"user","content":"' in prefix
@@ -90,7 +90,7 @@ async def test_tools_that_are_not_there_are_named_before_anything_is_asked() -> 
     await SUPPORT.check(shop())
     tools = shop()
     tools.tools = tools.tools[:1]
-    with pytest.raises(ConfigError, match="check_inventory, search_products.*there are: get_order_status"):
+    with pytest.raises(ConfigError, match=r"check_inventory, search_products.*there are: get_order_status"):
         await SUPPORT.check(tools)
 
 

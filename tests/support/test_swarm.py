@@ -14,7 +14,7 @@ from siafu.errors import StepLimit
 from siafu.gateway.chat import ChatAnswer, ChatRequest
 from siafu.gateway.scripted import Scripted, say
 from siafu.observe.calls import CallContext
-from support.desk import GONE, SUPPORT, answer, model, request, shop, start, ticket
+from support.desk import GONE, SUPPORT, answer, model, request, shop, start, ticket, turn
 
 
 async def test_answers_are_given_before_the_last_request_is_sorted() -> None:
@@ -69,8 +69,7 @@ async def test_a_model_that_never_answers_is_stopped_and_nobody_else_is() -> Non
     def play(asked: ChatRequest, context: CallContext) -> ChatAnswer | str:
         if context.role == "classify":
             return ticket("order_status")
-        turn = sum(message["role"] == "assistant" for message in asked.messages)
-        return looks if context.task == "loop" or turn == 0 else "답변"
+        return looks if context.task == "loop" or turn(asked) == 0 else "답변"
 
     async with asyncio.timeout(20), start([request(id="loop"), request(id="fine")], Scripted(play)) as run:
         found = {result.key: result async for result in run}
