@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from siafu.agents.task import ModelOptions, Surroundings
-from siafu.config.settings import Settings, resolve
+from siafu.config.settings import Settings, resolved
 from siafu.config.simulated import NOTICE, simulated
 from siafu.gateway.accounts import Accounts
 from siafu.gateway.client import Gateway, assemble
@@ -102,7 +102,7 @@ async def _upstream(settings: Settings, plan: Plan, stack: contextlib.AsyncExitS
         name="default",
         base_url=settings.base_url(),
         key=settings.key(),
-        headers={name: resolve(value, f"endpoint.headers.{name}") for name, value in ends.headers.items()},
+        headers=resolved(ends.headers, "endpoint.headers"),
         timeouts=timeouts,
     )
 
