@@ -27,11 +27,14 @@ app = typer.Typer(
     rich_markup_mode=None,
     epilog="""\b
 Examples:
-  siafu support ask "주문 1001 어디쯤 왔나요?" --customer kim      one request, every step shown
-  siafu support run requests.jsonl --out results.jsonl       many; the same command resumes
+  siafu support ask "주문 1001 어디쯤 왔나요?" --customer kim
+      one request, every step shown
+  siafu support run requests.jsonl --out results.jsonl
+      many; the same command resumes
 \b
-A line: {"id": "r1", "customer": "kim", "text": "...", "created_at"?: "...", "lang"?: "ko"}
-`siafu init` writes examples; `siafu shop orders` lists what customers can ask about.
+A line: {"id": "r1", "customer": "kim", "text": "..."}
+Also taken: "created_at": "2026-11-28T18:00:00+09:00", "lang": "ko"
+`siafu init` writes examples; `siafu shop orders` lists what to ask about.
 """,
 )
 
@@ -52,8 +55,9 @@ Examples:
   siafu support run requests.jsonl --out results.jsonl --budget "2 USD"
   siafu support run requests.jsonl --out results.jsonl --retry-failed
 \b
-Each request ends with one line in OUT, answered or failed, in any order. Exit code: 0 all answered, 1 some failed, 2
-wrong use, 3 budget reached, 130 interrupted.
+Each request ends with one line in OUT, answered or failed, in any order.
+Exit code: 0 all answered, 1 some failed, 2 wrong use, 3 budget reached,
+130 interrupted.
 """,
 )
 def run(
@@ -117,7 +121,14 @@ def run(
     )
 
 
-@app.command("ask")
+@app.command(
+    "ask",
+    epilog="""\b
+Examples:
+  siafu support ask "주문 1001 어디쯤 왔나요?" --customer kim
+  siafu support ask "Is the yoga mat in stock?" --customer alice --json
+""",
+)
 def ask(
     text: str = typer.Argument(help="What the customer writes."),
     customer: str = typer.Option(..., "--customer", help="Who asks: the authenticated customer."),

@@ -4,6 +4,7 @@ because the MCP SDK takes a second to import.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import secrets
@@ -15,7 +16,10 @@ import msgspec
 
 from siafu.border.identity import checked_identity_key
 from siafu.border.secrets import Secret
+from siafu.config.advice import Row
+from siafu.config.doctor import tools_row
 from siafu.config.settings import McpServerSettings, Settings, resolve, resolved
+from siafu.errors import ConfigError
 from siafu.pace.clock import SystemClock
 from siafu.tools.joined import Joined
 from siafu.tools.mcp import McpTools
@@ -53,6 +57,22 @@ async def support_desk(settings: Settings, *, database: Path | None = None) -> A
         for one in sets:
             stack.push_async_callback(one.aclose)
         yield Desk(tools=Joined(sets), identity_key=key)
+
+
+async def tool_rows(settings: Settings) -> list[Row]:
+    """A doctor's row for each configured server; all are started, asked for their tools, and ended."""
+    try:
+        configured = servers(settings)
+        if any(server.identity for server in configured):
+            identity_key()
+    except ConfigError as error:
+        return [Row(check="tools", state="fail", found=error.message)]
+    return list(await asyncio.gather(*(_tool_row(server) for server in configured)))
+
+
+async def _tool_row(server: McpServer) -> Row:
+    async with contextlib.aclosing(McpTools(server, SystemClock())) as tools:
+        return await tools_row(server.name, tools)
 
 
 def servers(settings: Settings) -> list[McpServer]:
