@@ -20,7 +20,7 @@ from siafu.apps.filerun.place import STDIN, Place
 from siafu.apps.filerun.prepare import FileOptions, Ready, ready
 from siafu.apps.filerun.run import Outcome, nothing_left, run
 from siafu.apps.filerun.status import spent
-from siafu.border.money import show_usd, to_usd
+from siafu.border.money import json_usd, show_usd
 from siafu.border.text import printable
 from siafu.cli.progress import Progress, span
 from siafu.config.assembly import House
@@ -154,13 +154,9 @@ def costs(cost: Tally | None) -> dict[str, Any]:
     return {
         "calls": cost.calls,
         "tokens": {"input": cost.input_tokens, "cached": cost.cached_tokens, "output": cost.output_tokens},
-        "usd": _number(cost.usd_pico) if known else None,
-        "usd_at_most": _number(cost.usd_pico + cost.unknown_pico) if known and not cost.unpriced else None,
+        "usd": json_usd(cost.usd_pico) if known else None,
+        "usd_at_most": json_usd(cost.usd_pico + cost.unknown_pico) if known and not cost.unpriced else None,
     }
-
-
-def _number(pico: int) -> msgspec.Raw:
-    return msgspec.Raw(format(to_usd(pico), "f").encode())
 
 
 def encode(value: Any) -> str:

@@ -25,6 +25,7 @@ from siafu.tools.joined import Joined
 from siafu.tools.mcp import McpTools
 from siafu.tools.servers import McpServer
 from siafu.tools.toolset import ToolSet
+from siafu.tools.validated import Validated
 
 IDENTITY_KEY = "SIAFU_IDENTITY_KEY"
 
@@ -56,7 +57,7 @@ async def support_desk(settings: Settings, *, database: Path | None = None) -> A
     async with contextlib.AsyncExitStack() as stack:
         for one in sets:
             stack.push_async_callback(one.aclose)
-        yield Desk(tools=Joined(sets), identity_key=key)
+        yield Desk(tools=Validated(Joined(sets)), identity_key=key)
 
 
 async def tool_rows(settings: Settings) -> list[Row]:
