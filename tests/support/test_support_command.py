@@ -218,8 +218,8 @@ def test_ask_says_why_there_is_no_answer(folder: Path, sim: Sim) -> None:
         assert (ended.returncode, ended.stdout) == (code, "")
         assert f"siafu: {word}: " in ended.stderr
         assert "Traceback" not in ended.stderr
-        ended = siafu(folder, *question, "--json")
-        assert json.loads(ended.stdout)["error"]["code"] == word
+    ended = siafu(folder, *question, "--json")
+    assert json.loads(ended.stdout)["error"]["code"] == word
 
 
 @pytest.mark.parametrize(
