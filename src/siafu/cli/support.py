@@ -28,11 +28,14 @@ app = typer.Typer(
     rich_markup_mode=None,
     epilog="""\b
 Examples:
-  siafu support ask "주문 1001 어디쯤 왔나요?" --customer kim      one request, every step shown
-  siafu support run requests.jsonl --out results.jsonl       many; the same command resumes
+  siafu support ask "주문 1001 어디쯤 왔나요?" --customer kim
+      one request, every step shown
+  siafu support run requests.jsonl --out results.jsonl
+      many; the same command resumes
 \b
-A line: {"id": "r1", "customer": "kim", "text": "...", "created_at"?: "...", "lang"?: "ko"}
-`siafu init` writes examples; `siafu shop orders` lists what customers can ask about.
+A line: {"id": "r1", "customer": "kim", "text": "..."}, and if known
+"created_at" and "lang". `siafu init` writes examples; `siafu shop orders`
+lists what customers can ask about.
 """,
 )
 
