@@ -17,8 +17,10 @@ from siafu.config.assembly import House, Plan, opened
 from siafu.config.settings import Settings, load
 from siafu.errors import BudgetReached, ConfigError, StoreBusy
 from siafu.gateway.chat import ChatRequest
+from siafu.gateway.client import Gateway
 from siafu.gateway.scripted import Scripted
 from siafu.observe.calls import CallContext
+from siafu.store.sqlite import SqliteStore
 from sim import Sim, running_sim
 
 PRICES = {"prices": {"m": {"input": "1", "output": "1000", "date": "2020-01-01"}}}
@@ -92,7 +94,7 @@ async def test_everything_is_closed_with_the_block(sim: Sim, tmp_path: Path) -> 
 async def test_it_is_closed_in_reverse_order(sim: Sim, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     order: list[str] = []
 
-    class Noted(assembly.SqliteStore):
+    class Noted(SqliteStore):
         def close(self) -> None:
             order.append("store")
             super().close()
@@ -101,9 +103,9 @@ async def test_it_is_closed_in_reverse_order(sim: Sim, tmp_path: Path, monkeypat
         order.append("connections")
         await keep(self)
 
-    keep = assembly.Gateway.aclose
+    keep = Gateway.aclose
     monkeypatch.setattr(assembly, "SqliteStore", Noted)
-    monkeypatch.setattr(assembly.Gateway, "aclose", close)
+    monkeypatch.setattr(Gateway, "aclose", close)
     with pytest.raises(ValueError, match="mine"):
         async with opened(settings(sim), Plan(journal=tmp_path / "run.db")) as house:
             assert house.store is not None
