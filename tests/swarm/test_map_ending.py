@@ -20,6 +20,7 @@ from siafu.errors import (
     InputError,
     QuotaExhausted,
     SiafuError,
+    StoreError,
     UnpricedModel,
 )
 from siafu.gateway.scripted import Scripted
@@ -367,6 +368,26 @@ async def test_a_pause_with_ordered_results_gives_what_has_finished() -> None:
 
     run = start(work, range(9), concurrency=4, ordered=True)
     assert [r.value for r in await collect(run)] == [0, 2, 3]
+
+
+async def test_work_that_fails_at_the_moment_of_a_stop_leaves_nothing_in_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    together = asyncio.Event()
+
+    async def work(item: int, ctx: TaskContext) -> None:
+        if item == 49:
+            together.set()
+        await together.wait()
+        for _ in range(item % 10):  # so that some fail while others are being cancelled
+            await asyncio.sleep(0)
+        raise StoreError("the disk is full")
+
+    with pytest.raises(StoreError):
+        await results(work, range(50), store=DictStore(), concurrency=50)
+    gc.collect()
+    await asyncio.sleep(0)
+    assert caplog.records == []
 
 
 # ---- iterators and errors that misbehave ------------------------------------------------------------------------
