@@ -12,10 +12,11 @@
     ├── ModelError                   a model call did not give an answer
     │   ├── RateLimited              429 or its like: wait, then ask again
     │   ├── Overloaded               503, 529: the upstream is full
-    │   ├── UpstreamFault            5xx, connection refused, reset, cut stream
+    │   ├── UpstreamFault            5xx, 408, 409, connection reset, cut stream
+    │   │   ├── Unreachable          no connection was made, nothing was sent
     │   │   └── MalformedReply       200 whose body is no answer (HTML, no choices, not JSON)
     │   ├── CallTimeout              connect, first byte, idle or total limit reached
-    │   ├── RequestRefused           400, 404, 409, 422 ...: the request itself is wrong
+    │   ├── RequestRefused           400, 404, 422 ...: the request itself is wrong
     │   ├── AccessRefused            401, 403: the key is wrong for this endpoint
     │   ├── QuotaExhausted           no credit left; waiting does not help
     │   └── UnpricedModel            a USD budget is set and the model has no price
@@ -121,6 +122,10 @@ class Overloaded(ModelError):
 class UpstreamFault(ModelError):
     code = "upstream_fault"
     retryable = True
+
+
+class Unreachable(UpstreamFault):
+    code = "unreachable"
 
 
 class MalformedReply(UpstreamFault):

@@ -1,12 +1,14 @@
 """JSON in and out: strict where it comes in, canonical where it is compared.
 
-Canonical form: UTF-8, keys sorted, no spaces, no NaN or Infinity; equal values give equal bytes.
+Canonical form: UTF-8, keys sorted, no spaces, no NaN or Infinity; equal values give equal bytes (1 and 1.0 are two
+values). On the way out lone surrogates become U+FFFD, so that what a model or tool once said can always be written.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import math
 from typing import Any
 
 import msgspec
@@ -22,10 +24,15 @@ _plain = msgspec.json.Encoder()
 def canonical(value: Any) -> bytes:
     """The canonical bytes of a JSON value (also Structs, dataclasses, Decimal as string).
 
-    Raises: NotJson for values JSON cannot hold.
+    Raises: NotJson for values JSON cannot hold, TooLarge for more than 64 levels around a lone surrogate.
     """
     try:
-        return _encoder.encode(value)
+        data = _encoder.encode(value)
+        if b"null" in data:  # what NaN and Infinity become
+            _refuse_not_finite(msgspec.to_builtins(value))
+        return data
+    except UnicodeEncodeError:
+        return canonical(scrubbed(value))
     except (TypeError, ValueError, RecursionError) as error:
         raise NotJson(f"not a JSON value: {error}") from None
 
@@ -37,9 +44,12 @@ def fingerprint(value: Any) -> str:
 
 def dumps(value: Any) -> bytes:
     """Compact JSON bytes in the value's own key order. U+2028 and U+2029 are escaped, so one value is one line for
-    every reader.
+    every reader. NaN and Infinity become null.
     """
-    data = _plain.encode(value)
+    try:
+        data = _plain.encode(value)
+    except UnicodeEncodeError:
+        data = _plain.encode(scrubbed(value))
     if b"\xe2\x80" in data:
         data = data.replace(b"\xe2\x80\xa8", b"\\u2028").replace(b"\xe2\x80\xa9", b"\\u2029")
     return data
@@ -73,21 +83,39 @@ def _refuse_constant(word: str) -> Any:
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
+        places = {name: place for place, (name, _) in enumerate(pairs)}  # the last place of each
+        twice = next(name for place, (name, _) in enumerate(pairs) if places[name] != place)
         raise ValueError(f"the key {clean(twice)[:60]!r} stands twice in one object")
     return found
 
 
+def scrubbed(value: Any) -> Any:
+    """A value as plain JSON types, with every lone surrogate and NUL in it replaced by U+FFFD.
+
+    Raises: TooLarge for more than 64 levels, NotJson.
+    """
+    return _scrub(msgspec.to_builtins(value, str_keys=True), MAX_DEPTH, "the value")
+
+
+def _refuse_not_finite(value: Any) -> None:
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"{value} is not a JSON number")
+    for item in value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ():
+        _refuse_not_finite(item)
+
+
 def _scrub(value: Any, depth: int, what: str) -> Any:
-    if depth < 0:
-        raise TooLarge(f"{what} is nested deeper than {MAX_DEPTH}")
     if isinstance(value, str):
         return clean(value)
-    if isinstance(value, float) and value in (float("inf"), float("-inf")):
+    if isinstance(value, float) and not math.isfinite(value):
         raise NotJson(f"{what} holds a number too large for JSON readers")
-    if isinstance(value, list):
+    if not isinstance(value, list | tuple | dict):
+        return value
+    if depth == 0:
+        raise TooLarge(f"{what} is nested deeper than {MAX_DEPTH}")
+    if not isinstance(value, dict):
         return [_scrub(item, depth - 1, what) for item in value]
-    if isinstance(value, dict):
-        return {clean(key): _scrub(item, depth - 1, what) for key, item in value.items()}
-    return value
+    found = {clean(key): _scrub(item, depth - 1, what) for key, item in value.items()}
+    if len(found) != len(value):
+        raise NotJson(f"{what} holds keys that differ in broken characters only")
+    return found

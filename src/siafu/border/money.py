@@ -14,7 +14,9 @@ from siafu.errors import ConfigError
 
 PICO = 10**12
 _NANO = Decimal("0.000000001")
-_AMOUNT = re.compile(r"^\s*(?:USD|US\$|\$)?\s*(\d[\d,_]*(?:\.\d+)?|\.\d+)\s*(?:USD|US\$|\$)?\s*$", re.IGNORECASE)
+# Commas only between groups of three: "1,50" is one and a half to many people, and a hundred and fifty to no one.
+_NUMBER = r"(?:\d{1,3}(?:,\d{3})+|\d+(?:_\d+)*)(?:\.\d+)?|\.\d+"
+_AMOUNT = re.compile(rf"\s*(?:USD|US\$|\$)?\s*({_NUMBER})\s*(?:USD|US\$|\$)?\s*", re.IGNORECASE | re.ASCII)
 
 
 def parse_usd(value: str | int | Decimal) -> int:
@@ -28,7 +30,7 @@ def parse_usd(value: str | int | Decimal) -> int:
         raise ConfigError(f'an amount is written like "5 USD" or Decimal("0.50"), not {value!r}')
     text = str(value)
     if isinstance(value, str):
-        match = _AMOUNT.match(text)
+        match = _AMOUNT.fullmatch(text)
         if match is None:
             raise ConfigError(f'{text[:40]!r} is no amount in US dollars; write it like "5 USD" or "$0.50"')
         text = match.group(1).replace(",", "").replace("_", "")
@@ -47,7 +49,9 @@ def to_pico(usd: Decimal) -> int:
 
 
 def to_usd(pico: int) -> Decimal:
-    """Decimal USD with at most nine decimals, without trailing zeros and without exponent."""
+    """Decimal USD with at most nine decimals and no trailing zeros. Write it with `format(amount, "f")`: `str` of a
+    Decimal below 0.000001 has an exponent.
+    """
     amount = (Decimal(pico) / PICO).quantize(_NANO, ROUND_HALF_EVEN).normalize()
     return amount.quantize(Decimal(1)) if amount == amount.to_integral_value() else amount
 

@@ -10,14 +10,16 @@ from siafu.errors import ConfigError
 _PLACEHOLDER = re.compile(
     r"^(your|my|the|insert|put|enter|replace|change|add)?[-_ ]*(open)?(ai)?[-_ ]*(api)?[-_ ]*(key|token|secret)"
     r"([-_ ]*(here|goes[-_ ]?here|me))?$|^<.*>$|^\[.*\]$|^x{3,}$|^\.{3,}$|^sk-(x+|\.+|your.*)$|your[_-]|changeme"
-    r"|replace[_-]?me",
+    r"|replace[_-]?me|^[a-z0-9_]+_api_key$|^\$\{?\w+\}?$|\*{3,}",
     re.IGNORECASE,
 )
 _PATTERNS = re.compile(
     r"\b(?:sk|pk|rk|key|tok)-[A-Za-z0-9_\-]{16,}"
     r"|\b(?:Bearer|Basic)\s+[A-Za-z0-9._~+/=\-]{12,}"
     r"|(?<=://)[^/\s:@]+:[^/\s@]+(?=@)"
-    r"|\beyJ[A-Za-z0-9_\-]{8,}\.[A-Za-z0-9_\-]{8,}\.[A-Za-z0-9_\-]+",
+    r"|\beyJ[A-Za-z0-9_\-]{8,}\.[A-Za-z0-9_\-]{8,}\.[A-Za-z0-9_\-]+"
+    r"|\bAIza[A-Za-z0-9_\-]{30,}"
+    r"|(?i:(?<=api_key=)|(?<=api-key=)|(?<=apikey=)|(?<=access_token=)|(?<=password=))[^\s&\"']{6,}",
 )
 MASK = "***"
 
@@ -60,7 +62,7 @@ _known: set[str] = set()
 
 def redact(text: str) -> str:
     """`text` with every known secret and everything that looks like one replaced by `***`."""
-    for value in _known:
+    for value in sorted(_known, key=len, reverse=True):  # the longest first, as one may begin with another
         if value in text:
             text = text.replace(value, MASK)
     return _PATTERNS.sub(MASK, text)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 
 _BROKEN = re.compile("[\ud800-\udfff\x00]")
-_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
+# C0 and C1 without tab and newline, line and paragraph separators, and what turns the direction of writing around
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 REPLACEMENT = "\ufffd"
 
 
@@ -21,7 +22,7 @@ def clean_bytes(data: bytes) -> str:
 
 def preview(text: str, limit: int = 200) -> str:
     """One printable line of at most `limit` characters, for messages and logs; control characters become spaces."""
-    line = _CONTROL.sub(" ", clean(text)[: limit + 200]).replace("\n", " ").replace("\t", " ").strip()
+    line = _CONTROL.sub(" ", clean(text[: limit + 200])).replace("\n", " ").replace("\t", " ").strip()
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
 

@@ -27,6 +27,8 @@ def checked_base_url(url: str, where: str) -> str:
     Raises: ConfigError.
     """
     text = url.strip().rstrip("/")
+    if not text.isprintable() or " " in text or "\\" in text:
+        raise ConfigError(f"{where} holds spaces, line breaks or backslashes; it must look like https://host/v1")
     try:
         parts = urlsplit(text)
         host, _ = parts.hostname, parts.port
@@ -50,4 +52,5 @@ def checked_base_url(url: str, where: str) -> str:
 def origin(url: str) -> str:
     """`scheme://host:port` of a URL: what a key is bound to."""
     parts = urlsplit(url)
-    return f"{parts.scheme}://{parts.hostname}:{parts.port or (443 if parts.scheme == 'https' else 80)}"
+    host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
+    return f"{parts.scheme}://{host}:{parts.port or (443 if parts.scheme == 'https' else 80)}"

@@ -13,6 +13,8 @@ class CallContext(msgspec.Struct, frozen=True, kw_only=True):
     deadline: on the monotonic clock, seconds; None = no deadline.
     attempts: physical attempts already made at this step by an earlier delivery.
     priority: 1 (first) to 3 (last).
+    since: when this call first asked for admission (monotonic seconds), so that one that was refused and asks again
+    keeps its place; None = now. Only the gateway sets it.
     identity: a token that proves `user` to tools configured for it; never sent to models.
     effect_key: the idempotency key of a tool call with side effects.
     """
@@ -27,5 +29,6 @@ class CallContext(msgspec.Struct, frozen=True, kw_only=True):
     deadline: float | None = None
     attempts: int = 0
     priority: int = 2
+    since: float | None = None
     identity: str | None = None
     effect_key: str | None = None

@@ -1,0 +1,292 @@
+"""Money: one ledger line per physical attempt, opened before it is sent and settled when it has ended.
+
+What an attempt is charged: an answer with usage, its price; a refusal or an error status, nothing; whatever was sent
+and then cancelled, cut, timed out or answered without usage, its reservation, as nobody knows better.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator, Callable
+from typing import Literal
+
+import msgspec
+
+from siafu.errors import (
+    AccessRefused,
+    CallTimeout,
+    DeadlineReached,
+    Overloaded,
+    QuotaExhausted,
+    RateLimited,
+    RequestRefused,
+    SiafuError,
+    UnpricedModel,
+    Unreachable,
+)
+from siafu.gateway.accounts import Account, Accounts
+from siafu.gateway.chat import ChatAnswer, ChatRequest
+from siafu.gateway.endpoint import Delta, End, EndCallback, Endpoint, PlainReply, Reply
+from siafu.gateway.pricing import Prices, Rates
+from siafu.gateway.wire import encode
+from siafu.observe.calls import CallContext
+from siafu.observe.events import AttemptEnded, Observer
+from siafu.pace.clock import Clock
+from siafu.store.records import AttemptOpened, AttemptSettled, Ledger
+
+DEFAULT_MAX_OUTPUT = 4096
+_OUTPUT_LIMITS = ("max_completion_tokens", "max_output_tokens")
+_REFUSALS = (RateLimited, RequestRefused, AccessRefused, QuotaExhausted)
+_Outcome = Literal["ok", "refused", "failed", "abandoned"]
+
+
+class Books(msgspec.Struct, frozen=True, kw_only=True):
+    """Where money is written down. `max_output`: tokens of output set for calls under a budget that name no limit."""
+
+    prices: Prices
+    ledger: Ledger
+    accounts: Accounts
+    max_output: int = DEFAULT_MAX_OUTPUT
+
+
+class _Attempt:
+    """One physical attempt between its opening and its one settlement."""
+
+    __slots__ = ("_books", "_clock", "_observer", "began", "context", "id", "model", "rates", "reserved", "upstream")
+
+    def __init__(self, metered: Metered, id: str, context: CallContext, model: str, rates: Rates | None) -> None:
+        self._books = metered.books
+        self._clock = metered.clock
+        self._observer = metered.observer
+        self.upstream = metered.upstream
+        self.id = id
+        self.context = context
+        self.model = model
+        self.rates = rates
+        self.reserved: int | None = None
+        self.began = 0.0
+
+    def priced(self, answer: ChatAnswer) -> ChatAnswer:
+        """The answer with its cost and the number of the attempt."""
+        rates = self.rates_of(answer)
+        cost = None if rates is None or answer.usage is None else rates.cost(answer.usage)
+        return msgspec.structs.replace(answer, usd_pico=cost, attempts=self.context.attempts + 1)
+
+    def rates_of(self, answer: ChatAnswer | None) -> Rates | None:
+        """The rates of the model that answered, else those of the model that was asked."""
+        if answer is None or not answer.model or answer.model == self.model:
+            return self.rates
+        return self._books.prices.rates(answer.model, self._clock.wall()) or self.rates
+
+    def end(self, end: End) -> None:
+        """Settle: give the reservation back, charge, write the line, tell the observer."""
+        answer, error = end.answer, end.error
+        usage = None if answer is None else answer.usage
+        rates = self.rates_of(answer)
+        free = end.first_token is None and _was_free(error)
+        known = free or usage is not None
+        cost: int | None
+        if free:
+            cost = 0
+        elif usage is not None:
+            cost = None if rates is None else rates.cost(usage)
+        else:
+            cost = self.reserved
+        self._charge(cost, known)
+        line = AttemptSettled(
+            attempt=self.id,
+            outcome=_outcome(end),
+            settled_at=self._clock.wall(),
+            status=200 if error is None else getattr(error, "status", None),
+            code=_code(error),
+            served_model="" if answer is None else answer.model,
+            input_tokens=0 if usage is None else usage.input,
+            cached_tokens=0 if usage is None else usage.cached,
+            cache_write_tokens=0 if usage is None else usage.cache_write,
+            output_tokens=0 if usage is None else usage.output,
+            reasoning_tokens=0 if usage is None else usage.reasoning,
+            usage_known=known,
+            usd_pico=cost,
+            price_source="" if rates is None else rates.source,
+            price_date="" if rates is None else rates.date,
+            seconds=self._clock.now() - self.began,
+            first_token=end.first_token,
+        )
+        self._books.ledger.settle(line)
+        self._tell(line)
+
+    def _charge(self, cost: int | None, known: bool) -> None:
+        accounts, run = self._books.accounts, self.context.run
+        account = accounts.of(run)
+        account.unpriced += self.rates is None
+        account.unknown += not known
+        accounts.settle(run, self.reserved or 0, cost or 0)
+
+    def _tell(self, line: AttemptSettled) -> None:
+        self._observer(
+            AttemptEnded(
+                run=self.context.run,
+                task=self.context.task,
+                role=self.context.role,
+                model=line.served_model or self.model,
+                upstream=self.upstream,
+                outcome=line.outcome,
+                code=line.code,
+                status=line.status,
+                seconds=line.seconds,
+                input_tokens=line.input_tokens,
+                cached_tokens=line.cached_tokens,
+                output_tokens=line.output_tokens,
+                usd_pico=line.usd_pico,
+            )
+        )
+
+
+class Metered:
+    """The wrapper that reserves, writes the ledger and prices answers."""
+
+    def __init__(self, inner: Endpoint, books: Books, *, clock: Clock, upstream: str, observer: Observer) -> None:
+        self.books = books
+        self.clock = clock
+        self.upstream = upstream
+        self.observer = observer
+        self._inner = inner
+        self._prefix = uuid.uuid4().hex
+        self._count = 0
+
+    async def open(self, request: ChatRequest, context: CallContext) -> Reply:
+        """Reserve, open the ledger line, send.
+
+        Raises, before anything is sent: UnpricedModel, BudgetReached.
+        """
+        books = self.books
+        rates = books.prices.rates(request.model, self.clock.wall())
+        account = books.accounts.of(context.run)
+        request = self._bounded(request, rates, account)
+        self._count += 1
+        attempt = _Attempt(self, f"{self._prefix}-{self._count}", context, request.model, rates)
+        output = _max_output(request)
+        if rates is not None and output is not None:
+            amount = rates.ceiling(len(encode(request)), output)
+            await books.accounts.reserve(context.run, amount)
+            attempt.reserved = amount
+        try:
+            await books.ledger.open(self._opened(attempt))
+        except BaseException:  # nothing was sent
+            books.accounts.settle(context.run, attempt.reserved or 0, 0)
+            raise
+        attempt.began = self.clock.now()
+        try:
+            reply = await self._inner.open(request, context)
+        except BaseException as error:
+            attempt.end(End(outcome="failed", error=error))
+            raise
+        reply.on_end(attempt.end)
+        if isinstance(reply, PlainReply):
+            return PlainReply(attempt.priced(await reply.message()), reply.head, self.clock.now() - attempt.began)
+        return _PricedReply(reply, attempt.priced)
+
+    def _bounded(self, request: ChatRequest, rates: Rates | None, account: Account) -> ChatRequest:
+        """The request with a maximum of output, when there is a budget to keep."""
+        if account.limit is None:
+            return request
+        if rates is None:
+            if account.allow_unpriced:
+                return request
+            raise UnpricedModel(
+                f"there is a budget, but no price for exactly the model {request.model!r}: nothing was sent; check the "
+                "spelling, set its price, or allow unpriced models",
+                attempts=0,
+            )
+        if _max_output(request) is None:
+            return msgspec.structs.replace(request, max_tokens=self.books.max_output)
+        return request
+
+    def _opened(self, attempt: _Attempt) -> AttemptOpened:
+        context = attempt.context
+        return AttemptOpened(
+            attempt=attempt.id,
+            run=context.run,
+            task=context.task,
+            step=context.step,
+            agent=context.agent,
+            role=context.role,
+            upstream=self.upstream,
+            model=attempt.model,
+            opened_at=self.clock.wall(),
+            reserved_pico=attempt.reserved,
+        )
+
+
+class _PricedReply:
+    """A streamed reply whose answer carries its cost. Deltas are the transport's own."""
+
+    __slots__ = ("_inner", "_priced", "head")
+
+    def __init__(self, inner: Reply, priced: Callable[[ChatAnswer], ChatAnswer]) -> None:
+        self._inner = inner
+        self._priced = priced
+        self.head = inner.head
+
+    def deltas(self) -> AsyncIterator[Delta]:
+        return self._inner.deltas()
+
+    async def message(self) -> ChatAnswer:
+        return self._priced(await self._inner.message())
+
+    def on_end(self, callback: EndCallback) -> None:
+        def told(end: End) -> None:
+            priced = None if end.answer is None else self._priced(end.answer)
+            callback(msgspec.structs.replace(end, answer=priced))
+
+        self._inner.on_end(told)
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
+class MemoryLedger:
+    """A ledger for runs without a store: keeps the open lines and totals, not the settled lines."""
+
+    def __init__(self) -> None:
+        self.lines: dict[str, AttemptOpened] = {}
+        self.settled = 0
+        self.usd_pico = 0
+
+    async def open(self, line: AttemptOpened) -> None:
+        self.lines[line.attempt] = line
+
+    def settle(self, line: AttemptSettled) -> None:
+        if self.lines.pop(line.attempt, None) is not None:
+            self.settled += 1
+            self.usd_pico += line.usd_pico or 0
+
+
+def _max_output(request: ChatRequest) -> int | None:
+    given = [request.extra[name] for name in _OUTPUT_LIMITS if name in request.extra] if request.extra else []
+    limits = [limit for limit in (request.max_tokens, *given) if isinstance(limit, int) and limit >= 0]
+    return max(limits, default=None)
+
+
+def _outcome(end: End) -> _Outcome:
+    error = end.error
+    if end.outcome == "completed":
+        return "ok"
+    if end.outcome == "abandoned" or isinstance(error, CallTimeout | DeadlineReached | asyncio.CancelledError):
+        return "abandoned"
+    status = getattr(error, "status", None) or 0
+    return "refused" if isinstance(error, _REFUSALS) or 400 <= status < 500 else "failed"
+
+
+def _was_free(error: BaseException | None) -> bool:
+    """Whether an attempt that gave no answer cannot have cost anything: never sent, refused, or an error status."""
+    if isinstance(error, CallTimeout):
+        return error.phase == "connect"
+    return isinstance(error, (*_REFUSALS, Overloaded, Unreachable)) or (getattr(error, "status", None) or 0) >= 300
+
+
+def _code(error: BaseException | None) -> str:
+    if error is None or isinstance(error, SiafuError):
+        return "" if error is None else error.code
+    return "cancelled" if isinstance(error, asyncio.CancelledError) else "internal_error"

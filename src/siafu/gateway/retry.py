@@ -1,0 +1,127 @@
+"""Asking again: the one place in the program that repeats a model call.
+
+Two kinds of failure. A fault (5xx, cut, malformed, timeout) costs one of the attempts of the step and is paid from
+the retry budget. A refusal for now (429, overloaded) is admission: the limiter holds everybody back, and the call
+asks again with its place kept, bounded by its deadline and by `patience`.
+"""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Literal
+
+import msgspec
+
+from siafu.errors import CallTimeout, ModelError, Overloaded, QuotaExhausted, RateLimited, UpstreamFault
+from siafu.gateway.chat import ChatRequest
+from siafu.gateway.classify import ambiguous_quota
+from siafu.gateway.endpoint import Endpoint, Reply
+from siafu.observe.calls import CallContext
+from siafu.observe.events import Observer, Waited
+from siafu.pace.allowance import Allowance
+from siafu.pace.backoff import full_jitter
+from siafu.pace.clock import Clock
+
+Kind = Literal["fault", "admission", "final"]
+
+
+class RetryRules(msgspec.Struct, frozen=True, kw_only=True):
+    """`attempts`: requests a step may lose to faults. `max_wait`: seconds, the longest server-given wait that is waited
+    out. `patience`: seconds a call goes on asking while it is refused for now. `quota_tries`: tries
+    while the refusal may mean a quota of the month as well as one of the minute.
+    """
+
+    attempts: int = 3
+    max_wait: float = 60.0
+    patience: float = 600.0
+    quota_tries: int = 3
+
+
+def kind_of(error: ModelError) -> Kind:
+    """What a failure is to the retry rules."""
+    if isinstance(error, RateLimited | Overloaded):
+        return "admission"
+    return "fault" if isinstance(error, UpstreamFault | CallTimeout) else "final"
+
+
+class Progress(msgspec.Struct):
+    """What one call has been through. `faults` starts at the attempts of an earlier delivery of the step."""
+
+    began: float
+    faults: int
+    unsure: int = 0
+
+    def next_wait(self, error: ModelError, rules: RetryRules, now: float, rng: Random) -> float | None:
+        """Seconds to wait before asking again after `error`; None = give up. Counts the error.
+
+        For a refusal for now it is 0: the limiter waits.
+        """
+        kind = kind_of(error)
+        if kind == "final" or (error.wait is not None and error.wait > rules.max_wait):
+            return None
+        if kind == "admission":
+            self.unsure += ambiguous_quota(error.provider_code)
+            waited_out = now - self.began > rules.patience or self.unsure >= rules.quota_tries
+            return None if waited_out else 0.0
+        self.faults += 1
+        if self.faults >= rules.attempts:
+            return None
+        return max(full_jitter(self.faults, rng), error.wait or 0.0)
+
+
+class Retrying:
+    """The wrapper that repeats. Only what happens before the first delta is repeated; a stream that breaks later is
+    its reader's failure.
+    """
+
+    def __init__(
+        self, inner: Endpoint, rules: RetryRules, *, clock: Clock, rng: Random, upstream: str, observer: Observer
+    ) -> None:
+        self._inner = inner
+        self._rules = rules
+        self._clock = clock
+        self._rng = rng
+        self._upstream = upstream
+        self._observer = observer
+        self._allowance = Allowance()
+
+    async def open(self, request: ChatRequest, context: CallContext) -> Reply:
+        self._allowance.earn()
+        first = context.attempts
+        progress = Progress(began=self._clock.now(), faults=first)
+        while True:
+            try:
+                return await self._inner.open(request, context)
+            except ModelError as error:
+                now = self._clock.now()
+                sent = context.attempts + error.attempts
+                wait = progress.next_wait(error, self._rules, now, self._rng)
+                error.attempts = sent - first
+                if wait is None or not self._may_repeat(error, context, now + wait):
+                    last = self._last_word(error, progress)
+                    if last is error:
+                        raise
+                    raise last from error
+            context = msgspec.structs.replace(context, attempts=sent, since=progress.began)
+            if wait:
+                self._observer(
+                    Waited(run=context.run, task=context.task, upstream=self._upstream, reason="backoff", seconds=wait)
+                )
+                await self._clock.sleep(wait)
+
+    def _may_repeat(self, error: ModelError, context: CallContext, at: float) -> bool:
+        if context.deadline is not None and at >= context.deadline:
+            return False
+        return kind_of(error) == "admission" or self._allowance.spend()
+
+    def _last_word(self, error: ModelError, progress: Progress) -> ModelError:
+        """The error to raise: a refusal that kept naming a quota is told as one."""
+        if progress.unsure < self._rules.quota_tries or not ambiguous_quota(error.provider_code):
+            return error
+        return QuotaExhausted(
+            f"{error.message}; asked {progress.unsure} times: taken as used up",
+            status=error.status,
+            provider_code=error.provider_code,
+            wait=error.wait,
+            attempts=error.attempts,
+        )

@@ -1,0 +1,184 @@
+"""Streams: server-sent events out of bytes, and an answer out of events. Pure; whoever has bytes feeds them.
+
+Events after the WHATWG HTML standard, section 9.2.6; comments (keep-alives) carry nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from siafu.border.canonical import dumps
+from siafu.gateway.chat import MAX_ANSWER_BYTES, ChatAnswer
+from siafu.gateway.classify import malformed
+from siafu.gateway.endpoint import Delta
+from siafu.gateway.wire import MAX_TOOL_CALLS, answer, body_error, decode
+
+SseEvent = tuple[bytes, bytes]
+
+
+class SseDecoder:
+    """Bytes, cut anywhere, to events as (name, data). Lines may end in LF, CRLF or CR."""
+
+    __slots__ = ("_after_cr", "_data", "_name", "_open", "_seen", "max_bytes")
+
+    def __init__(self, *, max_bytes: int = MAX_ANSWER_BYTES) -> None:
+        self.max_bytes = max_bytes
+        self._open: list[bytes] = []  # the pieces of a line that has not ended
+        self._after_cr = False
+        self._name, self._data = b"", list[bytes]()
+        self._seen = 0
+
+    def feed(self, chunk: bytes) -> list[SseEvent]:
+        """The events that `chunk` completes.
+
+        Raises: MalformedReply when the stream is larger than `max_bytes`.
+        """
+        if not self._seen:
+            chunk = chunk.removeprefix(b"\xef\xbb\xbf")
+        self._seen += len(chunk)
+        if self._seen > self.max_bytes:
+            raise malformed(f"it is larger than {self.max_bytes:,} bytes")
+        if self._after_cr:
+            chunk = chunk.removeprefix(b"\n")
+        self._after_cr = chunk.endswith(b"\r")
+        if b"\r" in chunk:
+            chunk = chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        if b"\n" not in chunk:
+            self._open.append(chunk)
+            return []
+        first, *lines = chunk.split(b"\n")
+        lines.insert(0, b"".join((*self._open, first)))
+        self._open = [lines.pop()]
+        return self._events(lines)
+
+    def finish(self) -> list[SseEvent]:
+        """What the end of the stream completes: some servers leave out the last empty line."""
+        return self._events([b"".join(self._open), b""])
+
+    def _events(self, lines: list[bytes]) -> list[SseEvent]:
+        events = []
+        for line in lines:
+            if line.startswith(b"data:"):
+                self._data.append(line[5:].removeprefix(b" "))
+            elif line.startswith(b"event:"):
+                self._name = line[6:].strip()
+            elif not line:
+                if self._data:
+                    events.append((self._name, b"\n".join(self._data)))
+                self._name, self._data = b"", []
+        return events
+
+
+class Assembler:
+    """Events to deltas and, at the end, the answer.
+
+    `begun`: the model has said something (text, reasoning or a piece of a tool call). `done`: `[DONE]` was read.
+    """
+
+    def __init__(self) -> None:
+        self.begun = False
+        self.done = False
+        self._message: dict[str, Any] = {"role": "assistant", "content": None}
+        self._pieces: dict[str, list[str]] = {}
+        self._calls: list[dict[str, Any]] = []
+        self._arguments: list[list[str]] = []
+        self._by_index: dict[int, int] = {}
+        self._finish: Any = None
+        self._usage: Any = None
+        self._model: Any = None
+        self._id: Any = None
+
+    @property
+    def finished(self) -> bool:
+        """Whether the finish reason was read: from here on, only the usage is missing."""
+        return self._finish is not None
+
+    def feed(self, event: SseEvent) -> Delta | None:
+        """The delta in an event, None when it adds no text.
+
+        Raises: MalformedReply when it is no JSON; for an error event, the error it stands for.
+        """
+        name, data = event
+        if self.done:
+            return None
+        if data.strip() == b"[DONE]":
+            self.done = True
+            return None
+        chunk = decode(data, content_type="text/event-stream")
+        if chunk.error or chunk.object == "error" or name == b"error":
+            raise body_error(chunk.error or {"message": chunk.message, "code": chunk.code})
+        self._model = self._model or chunk.model
+        self._id = self._id or chunk.id
+        self._usage = chunk.usage or self._usage
+        choices = chunk.choices
+        if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
+            return None
+        choice = choices[0]
+        if choice.get("index"):  # a second alternative; answers have one
+            return None
+        self._usage = choice.get("usage") or self._usage
+        self._finish = choice.get("finish_reason") or self._finish
+        delta = choice.get("delta")
+        return self._add(delta) if isinstance(delta, dict) else None
+
+    def answer(self) -> ChatAnswer:
+        """The whole answer; call it when the stream has ended.
+
+        Raises: MalformedReply when it ended before the finish reason.
+        """
+        self._message.update((name, "".join(pieces)) for name, pieces in self._pieces.items())
+        for call, pieces in zip(self._calls, self._arguments, strict=True):
+            call["function"]["arguments"] = "".join(pieces)
+        if self._calls:
+            self._message["tool_calls"] = self._calls
+        return answer(self._message, self._finish, self._usage, model=self._model, id=self._id)
+
+    def _add(self, delta: dict[str, Any]) -> Delta | None:
+        for name, value in delta.items():
+            if name == "tool_calls":
+                for piece in value if isinstance(value, list) else ():
+                    self._add_call(piece)
+            elif isinstance(value, str) and name != "role":
+                self._pieces.setdefault(name, []).append(value)
+            elif isinstance(value, list) and isinstance(held := self._message.get(name), list):
+                held.extend(value)
+            elif value is not None:
+                self._message[name] = value
+        content, reasoning = delta.get("content"), delta.get("reasoning_content") or delta.get("reasoning")
+        content = content if isinstance(content, str) else ""
+        reasoning = reasoning if isinstance(reasoning, str) else ""
+        if not content and not reasoning:
+            return None
+        self.begun = True
+        return Delta(content=content, reasoning=reasoning)
+
+    def _add_call(self, piece: Any) -> None:
+        if not isinstance(piece, dict):
+            raise malformed("a piece of a tool call is no object")
+        self.begun = True
+        function = piece.get("function")
+        function = function if isinstance(function, dict) else {}
+        place = self._place(piece, function)
+        call = self._calls[place]
+        call.update((name, value) for name, value in piece.items() if name not in ("index", "function") and value)
+        for name, value in function.items():
+            if name == "arguments" and value:
+                self._arguments[place].append(value if isinstance(value, str) else dumps(value).decode())
+            elif name != "arguments" and value:
+                call["function"][name] = value
+
+    def _place(self, piece: dict[str, Any], function: dict[str, Any]) -> int:
+        """Which call a piece belongs to: by index; a named piece with another id under a known index is a new call."""
+        index = piece.get("index")
+        key = index if isinstance(index, int) else -1
+        place = self._by_index.get(key)
+        id = piece.get("id")
+        other = place is not None and id and function.get("name") and self._calls[place].get("id") not in (None, id)
+        if place is None or other:
+            if len(self._calls) == MAX_TOOL_CALLS:
+                raise malformed(f"it has more than {MAX_TOOL_CALLS} tool calls")
+            place = len(self._calls)
+            self._by_index[key] = place
+            self._calls.append({"type": "function", "function": {}})
+            self._arguments.append([])
+        return place

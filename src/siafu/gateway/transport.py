@@ -1,0 +1,369 @@
+"""The one door to the HTTP library: one request out, one reply in, every error of it mapped to ours.
+
+A key belongs to one base URL: it is sent there and nowhere else, redirects are not followed, cookies not kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import urllib.request
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from urllib.parse import urlsplit
+
+import aiohttp
+import msgspec
+
+from siafu import __version__
+from siafu.border.secrets import Secret, redact
+from siafu.border.text import preview
+from siafu.border.urls import checked_base_url, is_loopback
+from siafu.errors import (
+    CallTimeout,
+    ConfigError,
+    DeadlineReached,
+    MalformedReply,
+    ModelError,
+    RequestRefused,
+    SiafuError,
+    Unreachable,
+    UpstreamFault,
+)
+from siafu.gateway.chat import MAX_ANSWER_BYTES, ChatAnswer, ChatRequest
+from siafu.gateway.classify import MAX_ERROR_BODY, classify, malformed
+from siafu.gateway.endpoint import Delta, End, EndCallback, Outcome, PlainReply, Reply, ReplyHead
+from siafu.gateway.stream import Assembler, SseDecoder
+from siafu.gateway.wire import OWN_FIELDS, encode, parse_answer
+from siafu.observe.calls import CallContext
+from siafu.pace.clock import Clock
+
+_OWN_HEADERS = {"authorization", "content-type", "content-length", "host", "transfer-encoding", "x-siafu-attempt"}
+_LARGE = 2**20  # bytes; the library wants larger bodies as files
+_LINGER = 0.25  # seconds to wait for the end of a stream after its last event, so that its connection can be kept
+
+
+class Timeouts(msgspec.Struct, frozen=True, kw_only=True):
+    """Seconds. `connect`: until the connection is made. `first_byte`: from then until the answer begins; None = for a
+    plain call the total, for a stream as `idle`. `idle`: between two pieces of an answer. `total`: for the whole.
+    """
+
+    connect: float = 5.0
+    first_byte: float | None = None
+    idle: float = 60.0
+    total: float = 600.0
+
+
+class Upstream(msgspec.Struct, frozen=True, kw_only=True):
+    """One place where models are called. `base_url`: such as `https://host/v1`. `headers`: sent with each request.
+
+    The proxy comes from `HTTPS_PROXY`, `NO_PROXY` and the like, certificates from `SSL_CERT_FILE`.
+    """
+
+    name: str
+    base_url: str
+    key: Secret | None = None
+    headers: Mapping[str, str | Secret] = {}
+    timeouts: Timeouts = Timeouts()
+    max_answer_bytes: int = MAX_ANSWER_BYTES
+
+    def __post_init__(self) -> None:
+        checked_base_url(self.base_url, f"the base URL of {self.name}")
+        for name, value in self.headers.items():
+            text = value.reveal() if isinstance(value, Secret) else value
+            if name.lower() in _OWN_HEADERS:
+                raise ConfigError(f"the header {name!r} of {self.name} is set by siafu itself")
+            if not (name + text).isascii() or not (name + text).isprintable():
+                raise ConfigError(f"the header {name!r} of {self.name} holds line breaks or non-ASCII characters")
+
+
+class Transport:
+    """The innermost Endpoint. One session per event loop, closed when its loop shuts down or by `aclose`."""
+
+    def __init__(self, upstream: Upstream, clock: Clock) -> None:
+        self._upstream = upstream
+        self._clock = clock
+        self._url = upstream.base_url.rstrip("/") + "/chat/completions"
+        self._proxy = _proxy_for(self._url)
+        self._sessions: dict[asyncio.AbstractEventLoop, tuple[aiohttp.ClientSession, AsyncGenerator[None]]] = {}
+
+    async def open(self, request: ChatRequest, context: CallContext) -> Reply:
+        if request.extra and not OWN_FIELDS.isdisjoint(request.extra):
+            twice = ", ".join(sorted(OWN_FIELDS & set(request.extra)))
+            raise RequestRefused(f"extra must not hold {twice}: set it as a field of the request", attempts=0)
+        held = self._sessions.get(asyncio.get_running_loop())
+        session = held[0] if held is not None else await self._new_session()
+        data = encode(request)
+        began = self._clock.now()
+        timeouts, limit = self._upstream.timeouts, self._upstream.timeouts.total
+        left = limit if context.deadline is None else context.deadline - began
+        if left <= 0:
+            raise DeadlineReached("the time for this call was over before it was sent")
+        call = _Call(self._upstream, began, late=left < limit, stream=request.stream)
+        first_byte = timeouts.first_byte or (timeouts.idle if request.stream else None)
+        try:
+            response = await session.post(
+                self._url,
+                data=data if len(data) <= _LARGE else io.BytesIO(data),
+                headers={"x-siafu-attempt": str(context.attempts + 1)},
+                allow_redirects=False,
+                proxy=self._proxy,
+                timeout=aiohttp.ClientTimeout(total=min(left, limit), connect=timeouts.connect, sock_read=first_byte),
+            )
+        except (aiohttp.ClientError, OSError) as error:
+            raise call.translate(error, began=False) from None
+        try:
+            return await self._receive(response, call)
+        except (aiohttp.ClientError, OSError) as error:
+            response.close()
+            raise call.translate(error, began=True) from None
+        except BaseException:
+            response.close()
+            raise
+
+    async def aclose(self) -> None:
+        """Close the connections of this event loop. Idempotent."""
+        held = self._sessions.pop(asyncio.get_running_loop(), None)
+        if held is not None:
+            await held[1].aclose()
+
+    async def _receive(self, response: aiohttp.ClientResponse, call: _Call) -> Reply:
+        connection = response.connection
+        if connection is not None and connection.protocol is not None:  # the body is not complete yet
+            connection.protocol.read_timeout = self._upstream.timeouts.idle
+            connection.protocol.start_timeout()
+        headers = {name.lower(): value for name, value in response.headers.items()}
+        head = ReplyHead(
+            status=response.status,
+            upstream=self._upstream.name,
+            request_id=headers.get("x-request-id"),
+            headers=headers,
+        )
+        content_type = headers.get("content-type", "")
+        if response.status != 200:
+            body = await _read(response, MAX_ERROR_BODY, cut=True)
+            if 200 <= response.status < 300:
+                raise malformed("200 was expected", status=response.status, content_type=content_type, body=body)
+            raise classify(response.status, headers, body, wall=self._clock.wall())
+        if call.stream and not content_type.startswith(("application/json", "text/html")):
+            reply = StreamReply(response, head, call, self._clock)
+            await reply.begin()
+            return reply
+        body = await _read(response, self._upstream.max_answer_bytes, cut=False)
+        answer = parse_answer(body, content_type=content_type, max_bytes=self._upstream.max_answer_bytes)
+        return PlainReply(answer, head, self._clock.now() - call.began)
+
+    async def _new_session(self) -> aiohttp.ClientSession:
+        """A session for this loop. Its keeper is an asynchronous generator, as a loop that shuts down closes those in
+        order: so the connections of `asyncio.run` end with it, and no one has to remember `aclose`.
+        """
+        for loop in [loop for loop in self._sessions if loop.is_closed()]:
+            del self._sessions[loop]
+        session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0, ttl_dns_cache=300),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            headers=self._headers(),
+        )
+        keeper = _keep(session)
+        self._sessions[asyncio.get_running_loop()] = session, keeper
+        await anext(keeper)
+        return session
+
+    def _headers(self) -> dict[str, str]:
+        upstream = self._upstream
+        headers = {"User-Agent": f"siafu/{__version__}", "Content-Type": "application/json"}
+        for name, value in upstream.headers.items():
+            headers[name] = value.reveal() if isinstance(value, Secret) else value
+        if upstream.key is not None:
+            headers["Authorization"] = f"Bearer {upstream.key.reveal()}"
+        return headers
+
+
+class StreamReply:
+    """A streamed answer as it arrives. It is its own iterator of deltas, not a generator that a `break` leaves open."""
+
+    def __init__(self, response: aiohttp.ClientResponse, head: ReplyHead, call: _Call, clock: Clock) -> None:
+        self.head = head
+        self._response = response
+        self._call = call
+        self._clock = clock
+        self._decoder = SseDecoder(max_bytes=call.upstream.max_answer_bytes)
+        self._assembler = Assembler()
+        self._ready: deque[Delta] = deque()
+        self._first_token: float | None = None
+        self._end: End | None = None
+        self._callbacks: list[EndCallback] = []
+
+    async def begin(self) -> None:
+        """Read up to the first sign of an answer. Raises what ends the stream before it."""
+        while not self._assembler.begun and self._end is None:
+            await self._pump()
+        if self._end is not None and self._end.error is not None:
+            raise self._end.error
+
+    def deltas(self) -> AsyncIterator[Delta]:
+        return self
+
+    def __aiter__(self) -> AsyncIterator[Delta]:
+        return self
+
+    async def __anext__(self) -> Delta:
+        while not self._ready:
+            if self._end is not None:
+                if self._end.error is not None:
+                    raise self._end.error
+                raise StopAsyncIteration
+            await self._pump()
+        return self._ready.popleft()
+
+    async def message(self) -> ChatAnswer:
+        while self._end is None:
+            await self._pump()
+        if self._end.answer is None:
+            raise self._end.error or RequestRefused("this reply was closed before its end", attempts=0)
+        return self._end.answer
+
+    def on_end(self, callback: EndCallback) -> None:
+        if self._end is not None:
+            callback(self._end)
+        else:
+            self._callbacks.append(callback)
+
+    async def aclose(self) -> None:
+        self._finish("abandoned")
+
+    async def _pump(self) -> None:
+        """Read one piece and take it apart. A failure ends the reply and is told by whoever reads next."""
+        try:
+            chunk = await self._response.content.readany()
+            events = self._decoder.feed(chunk) if chunk else self._decoder.finish()
+            for event in events:
+                delta = self._assembler.feed(event)
+                if delta is not None:
+                    self._ready.append(delta)
+            if self._assembler.begun and self._first_token is None:
+                self._first_token = self._clock.now() - self._call.began
+            if self._assembler.done or not chunk:
+                await self._complete()
+        except (aiohttp.ClientError, OSError) as error:
+            failure = self._call.translate(error, began=True)
+            failure.__suppress_context__ = True
+            self._finish("failed", error=failure)
+        except SiafuError as error:
+            self._finish("failed", error=error)
+        except BaseException:
+            self._finish("abandoned")
+            raise
+
+    async def _complete(self) -> None:
+        answer = self._assembler.answer()
+        if not self._response.content.at_eof():
+            try:
+                async with asyncio.timeout(_LINGER):
+                    await self._response.content.readany()
+            except (TimeoutError, aiohttp.ClientError):
+                pass  # the answer is whole; only the connection cannot be used again
+        self._finish("completed", answer=answer)
+
+    def _finish(self, outcome: Outcome, *, answer: ChatAnswer | None = None, error: SiafuError | None = None) -> None:
+        if self._end is not None:
+            return
+        if outcome == "completed" and self._response.content.at_eof():
+            self._response.release()
+        else:
+            self._response.close()
+        self._end = End(
+            outcome=outcome,
+            answer=answer,
+            error=error,
+            seconds=self._clock.now() - self._call.began,
+            first_token=self._first_token,
+        )
+        callbacks, self._callbacks = self._callbacks, []
+        for callback in reversed(callbacks):
+            callback(self._end)
+
+
+class _Call:
+    """What is known of a request while its answer is on the way. `late`: the deadline comes before the total limit."""
+
+    __slots__ = ("began", "late", "stream", "upstream")
+
+    def __init__(self, upstream: Upstream, began: float, *, late: bool, stream: bool) -> None:
+        self.upstream = upstream
+        self.began = began
+        self.late = late
+        self.stream = stream
+
+    def translate(self, error: BaseException, *, began: bool) -> ModelError | DeadlineReached:
+        """Our error for one of the HTTP library's. `began`: the answer had begun."""
+        where = f"{self.upstream.name} ({self.upstream.base_url})"
+        limits = self.upstream.timeouts
+        if isinstance(error, aiohttp.ConnectionTimeoutError):
+            return CallTimeout(f"no connection to {where} within {limits.connect:g} s", phase="connect")
+        if isinstance(error, aiohttp.SocketTimeoutError):
+            if began:
+                return CallTimeout(f"{where} fell silent for {limits.idle:g} s within its answer", phase="idle")
+            limit = limits.first_byte or limits.idle
+            return CallTimeout(f"{where} sent nothing for {limit:g} s", phase="first_byte")
+        if isinstance(error, TimeoutError):
+            if self.late:
+                return DeadlineReached(f"{where} had not answered in full when the time for this call was over")
+            return CallTimeout(f"{where} took longer than {limits.total:g} s", phase="total")
+        text = f"{type(error).__name__}: {preview(redact(str(error)[:4000]), 200)}"
+        for kinds, ours, what in _MEANINGS:
+            if isinstance(error, kinds):
+                return ours(f"{what.format(where)} ({text})")
+        return UpstreamFault(f"the connection to {where} broke ({text})")
+
+
+# The first row that fits counts, so a row stands above those of its base classes.
+_MEANINGS: tuple[tuple[tuple[type[BaseException], ...], type[ModelError], str], ...] = (
+    (
+        (aiohttp.ClientConnectorCertificateError, aiohttp.ClientSSLError, aiohttp.ServerFingerprintMismatch),
+        Unreachable,
+        "no secure connection to {}; for a private certificate authority set SSL_CERT_FILE",
+    ),
+    (
+        (aiohttp.ClientConnectorError, aiohttp.ClientHttpProxyError),
+        Unreachable,
+        "{} cannot be reached; check the address, the network and the proxy",
+    ),
+    ((aiohttp.InvalidURL, aiohttp.NonHttpUrlClientError), RequestRefused, "the address of {} cannot be used"),
+    ((aiohttp.RedirectClientError,), RequestRefused, "{} answered with a redirect"),
+    ((aiohttp.ClientResponseError,), MalformedReply, "{} did not answer in valid HTTP"),
+    ((aiohttp.ClientPayloadError,), UpstreamFault, "the answer of {} was cut"),
+    ((aiohttp.ClientError, OSError), UpstreamFault, "the connection to {} broke"),
+)
+
+
+async def _keep(session: aiohttp.ClientSession) -> AsyncGenerator[None]:
+    try:
+        yield
+    finally:
+        await session.close()
+        await asyncio.sleep(0)  # the sockets close in the loop's next step
+
+
+async def _read(response: aiohttp.ClientResponse, limit: int, *, cut: bool) -> bytes:
+    """The (decompressed) body. More than `limit` bytes: the beginning if `cut`, else MalformedReply."""
+    pieces: list[bytes] = []
+    size = 0
+    while chunk := await response.content.readany():
+        pieces.append(chunk)
+        size += len(chunk)
+        if size > limit:
+            response.close()
+            if not cut:
+                raise malformed(f"it is larger than {limit:,} bytes", status=response.status)
+            break
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)[: limit + 1]
+
+
+def _proxy_for(url: str) -> str | None:
+    """The proxy that the environment names for a URL; none for this machine itself."""
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    if is_loopback(host) or urllib.request.proxy_bypass(f"{host}:{parts.port}" if parts.port else host):
+        return None
+    return urllib.request.getproxies().get(parts.scheme)

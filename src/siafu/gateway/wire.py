@@ -1,0 +1,204 @@
+"""The wire format of `/chat/completions`: requests out, whole answers in. Streams are in `stream.py`.
+
+A body is trusted in nothing: what is no answer becomes a ModelError, what is one becomes a ChatAnswer whose message
+can be replayed as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from siafu.border.canonical import dumps, loads, scrubbed
+from siafu.errors import BoundaryError, ModelError
+from siafu.gateway.chat import MAX_ANSWER_BYTES, ChatAnswer, ChatRequest, ToolCall, Usage
+from siafu.gateway.classify import Detail, error_detail, judge, malformed
+
+OWN_FIELDS = frozenset(
+    {
+        "model",
+        "messages",
+        "tools",
+        "tool_choice",
+        "response_format",
+        "temperature",
+        "max_tokens",
+        "stream",
+        "stream_options",
+    }
+)
+MAX_TOOL_CALLS = 128
+_encode = msgspec.json.Encoder().encode
+
+
+class _Body(msgspec.Struct):
+    """The top of a completion; other fields are skipped unread."""
+
+    id: Any = None
+    model: Any = None
+    choices: Any = None
+    usage: Any = None
+    error: Any = None
+    object: Any = None
+    message: Any = None
+    code: Any = None
+
+
+_decode = msgspec.json.Decoder(_Body).decode
+
+
+def encode(request: ChatRequest) -> bytes:
+    """The JSON body of a request. Lone surrogates and the like are replaced, so one bad character in a tool's output
+    does not end a conversation.
+    """
+    try:
+        return _encode(request.body())
+    except UnicodeEncodeError:
+        return _encode(scrubbed(request.body()))
+
+
+def parse_answer(body: bytes, *, content_type: str = "", max_bytes: int = MAX_ANSWER_BYTES) -> ChatAnswer:
+    """The answer in the body of a plain reply with status 200.
+
+    Raises: MalformedReply when there is none; the error that the body's error object stands for (429 -> RateLimited).
+    """
+    found = decode(body, content_type=content_type, max_bytes=max_bytes)
+    if found.error or found.object == "error":
+        raise body_error(found.error or {"message": found.message, "code": found.code})
+    choices = found.choices
+    if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
+        raise malformed("it has no choices", content_type=content_type, body=body)
+    choice = choices[0]
+    message = choice.get("message")
+    if not isinstance(message, dict):
+        raise malformed("its choice has no message", content_type=content_type, body=body)
+    usage = found.usage if found.usage is not None else choice.get("usage")
+    return answer(message, choice.get("finish_reason"), usage, model=found.model, id=found.id)
+
+
+def decode(data: bytes, *, content_type: str = "", max_bytes: int = MAX_ANSWER_BYTES) -> _Body:
+    """The top of a completion or chunk.
+
+    Raises: MalformedReply when `data` is too large, no JSON, or no object.
+    """
+    if len(data) > max_bytes:
+        raise malformed(f"it is larger than {max_bytes:,} bytes", content_type=content_type, body=data)
+    try:
+        if b"\\u0000" not in data:
+            return _decode(data)
+    except (msgspec.DecodeError, RecursionError):
+        pass
+    try:  # again and slowly: lone surrogates, NUL and broken UTF-8 are replaced
+        return msgspec.convert(loads(data, max_bytes=max_bytes, what="it"), _Body)
+    except (BoundaryError, msgspec.ValidationError) as error:
+        what = error.message if isinstance(error, BoundaryError) else "it is no JSON object"
+        raise malformed(what, content_type=content_type, body=data) from None
+
+
+def body_error(error: Any) -> ModelError:
+    """The error that an error object in a 200 body or a stream stands for."""
+    return judge(200, error_detail({"error": error}) or Detail(text="it gave no reason"))
+
+
+def answer(message: dict[str, Any], finish: Any, usage: Any, *, model: Any, id: Any) -> ChatAnswer:
+    """The validated answer made of a raw message (which is changed in place where ids or types need it).
+
+    Raises: MalformedReply, UpstreamFault.
+    """
+    if not isinstance(finish, str) or not finish:
+        raise malformed("it was cut: there is no finish reason")
+    if finish == "error":
+        raise judge(200, Detail(text="generation stopped with an error"))
+    return ChatAnswer(
+        message=message,
+        content=_content(message.get("content")),
+        tool_calls=_tool_calls(message) if message.get("tool_calls") else (),
+        finish_reason=finish,
+        usage=_usage(usage),
+        model=model if isinstance(model, str) else "",
+        id=id if isinstance(id, str) else "",
+    )
+
+
+def _content(content: Any) -> str | None:
+    if content is None or isinstance(content, str):
+        return content
+    if isinstance(content, list):
+        parts = [part.get("text") for part in content if isinstance(part, dict)]
+        return "".join(part for part in parts if isinstance(part, str))
+    raise malformed("its content is no text")
+
+
+def _tool_calls(message: dict[str, Any]) -> tuple[ToolCall, ...]:
+    """The calls, with ids made unique here and in the message."""
+    raw = message["tool_calls"]
+    if not isinstance(raw, list) or len(raw) > MAX_TOOL_CALLS:
+        raise malformed(f"its tool calls are no list of at most {MAX_TOOL_CALLS}")
+    given = [call.get("id") if isinstance(call, dict) else None for call in raw]
+    taken = {id for id in given if isinstance(id, str) and id}
+    used: set[str] = set()
+    calls, written = [], []
+    for index, (call, id) in enumerate(zip(raw, given, strict=True)):
+        function = call.get("function") if isinstance(call, dict) else None
+        if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+            raise malformed("a tool call in it names no function")
+        if not isinstance(id, str) or not id or id in used:
+            id = _free_id(id if isinstance(id, str) and id else "call", index, taken)
+        used.add(id)
+        taken.add(id)
+        arguments = function.get("arguments")
+        text = arguments if isinstance(arguments, str) else "" if arguments is None else dumps(arguments).decode()
+        calls.append(ToolCall(id, function["name"], text))
+        written.append({**call, "id": id, "function": {**function, "arguments": text}})
+    message["tool_calls"] = written
+    return tuple(calls)
+
+
+def _free_id(stem: str, index: int, taken: set[str]) -> str:
+    id = f"{stem}_{index}"
+    while id in taken:
+        id += "_"
+    return id
+
+
+def _usage(raw: Any) -> Usage | None:
+    """None when the upstream did not say, also when it said nonsense: unknown is not zero."""
+    if not isinstance(raw, Mapping):
+        return None
+    total, output = _count(raw.get("prompt_tokens")), _count(raw.get("completion_tokens"))
+    if total is None or output is None:
+        return None
+    details = raw.get("prompt_tokens_details")
+    details = details if isinstance(details, Mapping) else {}
+    spoken = raw.get("completion_tokens_details")
+    spoken = spoken if isinstance(spoken, Mapping) else {}
+    cached = _first(
+        details.get("cached_tokens"),
+        raw.get("prompt_cache_hit_tokens"),
+        raw.get("cached_tokens"),
+        raw.get("cache_read_input_tokens"),
+    )
+    written = _first(
+        details.get("cache_write_tokens"), details.get("cache_creation_tokens"), raw.get("cache_creation_input_tokens")
+    )
+    cached = min(cached, total)
+    return Usage(
+        input=total,
+        output=output,
+        cached=cached,
+        cache_write=min(written, total - cached),
+        reasoning=min(_first(spoken.get("reasoning_tokens"), raw.get("reasoning_tokens")), output),
+    )
+
+
+def _count(value: Any) -> int | None:
+    if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e12:
+        return int(value)
+    return None
+
+
+def _first(*values: Any) -> int:
+    """The first that is a count above zero (some upstreams fill the standard field with 0 beside their own)."""
+    return next((count for value in values if (count := _count(value))), 0)
