@@ -63,7 +63,7 @@ class Ledger(Protocol):
         ...
 
     def settle(self, line: AttemptSettled) -> None:
-        """Queued; committed with or before everything queued after it."""
+        """Queued; committed with or before everything queued after it. The first settlement of an attempt counts."""
         ...
 
 
@@ -131,8 +131,9 @@ class RunState(msgspec.Struct, frozen=True, kw_only=True):
     """What an opened run holds from earlier sessions. session: 1 for the first.
 
     finished, failed: final results by status. changed, changed_pico: finished results made by other work than this
-    one (other `work_print`), and their cost. spent_pico: cost of all settled attempts. in_flight: attempts that were
-    sent and never settled, closed now as `abandoned` with unknown usage; in_flight_pico: their reservations.
+    one (other `work_print`), and their cost. in_flight: attempts that were sent and never settled, closed now as
+    `abandoned` (code `lost_in_crash`) with unknown usage and charged at their reservations, in_flight_pico.
+    spent_pico: charged cost of all attempts, those included.
     """
 
     session: int = 1

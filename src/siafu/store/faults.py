@@ -1,0 +1,46 @@
+"""The one place that turns what sqlite3 raises into StoreError, with a message that says what to do."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+from typing import TypeVar
+
+from siafu.errors import StoreError
+
+Fault = TypeVar("Fault", bound=BaseException)
+
+_AGAIN = "; then run the same command again: everything confirmed so far is kept"
+_ADVICE = {
+    sqlite3.SQLITE_FULL: "the disk is full: free some space" + _AGAIN,
+    sqlite3.SQLITE_IOERR: "the disk reports an error: check it" + _AGAIN,
+    sqlite3.SQLITE_READONLY: "it is read-only: make the file and its folder writable" + _AGAIN,
+    sqlite3.SQLITE_CANTOPEN: "it cannot be opened: check that its folder exists and that you may write there",
+    sqlite3.SQLITE_PERM: "access is denied: check the permissions of the file and its folder",
+    sqlite3.SQLITE_BUSY: "another program has locked it: close that program (a database browser?)" + _AGAIN,
+    sqlite3.SQLITE_LOCKED: "another program has locked it: close that program (a database browser?)" + _AGAIN,
+    sqlite3.SQLITE_NOMEM: "there is no memory left: close other programs" + _AGAIN,
+    sqlite3.SQLITE_NOTADB: "it is not an SQLite database, so it was left untouched: choose another path",
+    sqlite3.SQLITE_CORRUPT: "the file is damaged: keep a copy, rescue what it holds with `sqlite3 FILE .recover`, and "
+    "go on with another path",
+}
+
+
+def is_fatal(error: Exception) -> bool:
+    """Whether `error` is about the store as a whole, so that no later write can be trusted."""
+    return isinstance(error, sqlite3.Error) and _kind(error) in _ADVICE
+
+
+def store_error(error: Fault, where: str | Path) -> Fault | StoreError:
+    """`error` as StoreError when sqlite3 raised it (also for a value it cannot bind), otherwise `error` itself."""
+    if isinstance(error, UnicodeEncodeError):
+        return StoreError(f"{where}: a text holds half a character (a lone surrogate): clean it before it is stored")
+    if isinstance(error, OverflowError):
+        return StoreError(f"{where}: a number has more than 64 bits: check where it comes from")
+    if not isinstance(error, sqlite3.Error):
+        return error
+    return StoreError(f"{where}: {_ADVICE.get(_kind(error), 'the row was refused')} ({error})")
+
+
+def _kind(error: sqlite3.Error) -> int:
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF

@@ -1,0 +1,48 @@
+"""The back ends that must keep the contract of `RunStore`. Another one joins by a name and a class here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+
+from siafu.store.records import RunStore
+from siafu.store.sqlite import SqliteStore
+
+
+class Backend(Protocol):
+    def run(self, name: str) -> RunStore:
+        """A run on the same place each time, as another process would open it. The wall clock says 2000."""
+        ...
+
+
+class SqliteFile:
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "새 폴더" / "실행 100%?#.db"
+
+    def run(self, name: str) -> RunStore:
+        return SqliteStore(self.path, wall=lambda: 2000.0).run(name)
+
+
+class SqliteMemory:
+    def __init__(self, folder: Path) -> None:
+        pass
+
+    def run(self, name: str) -> RunStore:
+        return SqliteStore(":memory:", wall=lambda: 2000.0).run(name)
+
+
+DURABLE: dict[str, type[SqliteFile]] = {"sqlite": SqliteFile}
+
+
+@pytest.fixture(params=[*DURABLE, "memory"])
+def backend(request: pytest.FixtureRequest, tmp_path: Path) -> Backend:
+    """For what one session sees."""
+    return SqliteMemory(tmp_path) if request.param == "memory" else DURABLE[request.param](tmp_path)
+
+
+@pytest.fixture(params=DURABLE)
+def durable(request: pytest.FixtureRequest, tmp_path: Path) -> Backend:
+    """For what the next session sees."""
+    return DURABLE[request.param](tmp_path)

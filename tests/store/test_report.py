@@ -1,0 +1,114 @@
+"""What a report says of a run, by hand-made ledgers whose sums can be seen."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from siafu.errors import StoreError
+from siafu.store import report
+from siafu.store.report import Call, Report, Session, Tally
+from siafu.store.sqlite import SqliteStore
+
+from .rows import item, opened, settled
+
+# attempt, its opened half, its settled half (None: still open)
+LEDGER: list[tuple[str, dict[str, Any], dict[str, Any] | None]] = [
+    ("a1", {"role": "classifier", "model": "big", "task": "가"}, {"usd_pico": 10, "input_tokens": 100}),
+    ("a2", {"task": "가", "step": "#1"}, {"outcome": "refused", "status": 429, "code": "rate_limited", "usd_pico": 0}),
+    ("a3", {"task": "가", "step": "#1"}, {"outcome": "failed", "usage_known": False, "usd_pico": 500}),
+    ("a4", {"task": "가", "step": "#1"}, {"usd_pico": 4, "input_tokens": 50, "cached_tokens": 30, "output_tokens": 5}),
+    ("a5", {"task": "나"}, {"usd_pico": 4, "served_model": "m-2026", "output_tokens": 7}),
+    ("a6", {"task": "나"}, {"usd_pico": 4}),  # asked again: the answer of a5 was lost
+    ("a7", {"task": "다", "reserved_pico": None}, {"usd_pico": None}),  # no price
+    ("a8", {"task": "다", "step": "#1", "reserved_pico": 70}, None),
+    ("a9", {"task": "", "step": ""}, {"usd_pico": 1}),
+    ("b0", {"task": "", "step": ""}, {"usd_pico": 1}),
+]  # fmt: skip
+
+
+@pytest.fixture
+async def path(tmp_path: Path) -> Path:
+    path = tmp_path / "run.db"
+    run = SqliteStore(path, wall=lambda: 2000.0).run("r")
+    await run.begin("w")
+    for attempt, opening, settling in LEDGER:
+        await run.ledger.open(opened(attempt, **opening))
+        if settling is not None:
+            run.ledger.settle(settled(attempt, **settling))
+    await run.claim([(f"항목-{n}", "in") for n in range(1201)])
+    for n in range(1200):
+        await run.record(item(f"항목-{n}", status="error" if n % 100 == 0 else "ok"))
+    await run.aclose()
+    return path
+
+
+def test_totals(path: Path) -> None:
+    with Report(path) as reader:
+        totals = reader.totals("r")
+    assert totals.all == Tally(
+        calls=10, ok=7, input_tokens=150, cached_tokens=30, output_tokens=12, usd_pico=24, unknown=2,
+        unknown_pico=570, unpriced=1,
+    )  # fmt: skip
+    assert totals.outcomes == {"ok": 7, "refused": 1, "failed": 1, "open": 1}
+    assert {name: tally.calls for name, tally in totals.by_model.items()} == {"big": 1, "m": 8, "m-2026": 1}
+    assert totals.by_role["classifier"] == Tally(calls=1, ok=1, input_tokens=100, usd_pico=10)
+    assert totals.by_role["writer"].calls == 9
+    assert (totals.answers, totals.wasted) == (6, 3)
+
+
+def test_a_run_without_calls_adds_up_to_nothing(path: Path) -> None:
+    with Report(path) as reader, pytest.raises(StoreError, match="holds no run 'x'; it holds: r"):
+        reader.totals("x")
+
+
+def test_every_attempt_of_one_item(path: Path) -> None:
+    with Report(path) as reader:
+        calls = reader.calls("r", "가")
+        still_open = reader.calls("r", "다")[1]
+        assert reader.calls("r", "none") == []
+    expected = [(name, o, s) for name, o, s in LEDGER if o["task"] == "가"]
+    assert calls == [Call(opened=opened(n, **o), settled=settled(n, **(s or {}))) for n, o, s in expected]
+    assert still_open == Call(opened=opened("a8", **LEDGER[7][1]), settled=None)
+
+
+def test_results_come_in_the_order_of_their_claim_a_page_at_a_time(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pages = []
+    rows = Report._rows
+
+    def counted(self: Report, statement: str, *values: Any) -> list[tuple[Any, ...]]:
+        pages.append(len(found := rows(self, statement, *values)))
+        return found
+
+    monkeypatch.setattr(Report, "_rows", counted)
+    with Report(path) as reader:
+        assert [result.key for result in reader.items("r")] == [f"항목-{n}" for n in range(1200)]
+    assert max(pages) == report.PAGE
+
+
+def test_counts_by_status_and_sessions(path: Path) -> None:
+    with Report(path) as reader:
+        assert reader.statuses("r") == {"ok": 1188, "error": 12, "unfinished": 1}
+        (session,) = reader.sessions("r")
+        assert reader.runs() == ["r"]
+    assert session == Session(session=1, pid=session.pid, work_print="w", began_at=2000.0, ended_at=2000.0)
+
+
+async def test_a_report_on_a_run_at_work(path: Path) -> None:
+    run = SqliteStore(path).run("r")
+    await run.begin("w")
+    with Report(path) as reader:
+        assert reader.totals("r").outcomes["abandoned"] == 1
+        assert reader.calls("r", "다")[1].settled is not None
+        assert reader.sessions("r")[1].ended_at is None
+        await run.record(item("new"))
+        assert reader.statuses("r")["ok"] == 1189
+    await run.aclose()
+
+
+def test_a_missing_file_is_not_made(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match=r"none\.db"):
+        Report(tmp_path / "none.db")
+    assert list(tmp_path.iterdir()) == []
