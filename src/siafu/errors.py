@@ -8,7 +8,8 @@
     │   └── InputError               an input file, line or item cannot be used
     ├── BoundaryError                text from outside breaks a rule of the border
     │   ├── TooLarge                 more bytes, items or depth than the stated maximum
-    │   └── NotJson                  not JSON, or JSON with NaN, Infinity or a repeated key
+    │   ├── NotJson                  not JSON, or JSON with NaN, Infinity or a repeated key
+    │   └── IdentityInvalid          a token that does not prove who calls
     ├── ModelError                   a model call did not give an answer
     │   ├── RateLimited              429 or its like: wait, then ask again
     │   ├── Overloaded               503, 529: the upstream is full
@@ -81,6 +82,18 @@ class TooLarge(BoundaryError):
 
 class NotJson(BoundaryError):
     code = "not_json"
+
+
+class IdentityInvalid(BoundaryError):
+    """`reason`: too_large, malformed, wrong_algorithm, bad_signature, wrong_audience, expired, not_yet_valid,
+    too_long_lived, no_key or contradiction.
+    """
+
+    code = "identity_invalid"
+
+    def __init__(self, message: str, *, reason: str) -> None:
+        super().__init__(message)
+        self.reason = reason
 
 
 class ModelError(SiafuError):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
@@ -68,9 +67,7 @@ async def opened(settings: Settings, plan: Plan) -> AsyncIterator[House]:
     async with contextlib.AsyncExitStack() as stack:
         store: RunStore | None = None
         if plan.journal is not None:
-            database = await asyncio.to_thread(SqliteStore, plan.journal)
-            stack.push_async_callback(database.aclose)
-            store = _Budgeted(database.run(plan.run), accounts, plan)
+            store = _Budgeted(SqliteStore(plan.journal).run(plan.run), accounts, plan)
             stack.push_async_callback(store.aclose)
         else:
             _set_budget(accounts, plan, spent=0)
@@ -122,7 +119,7 @@ def build_gateway(
             output=price.output,
             cached=price.cached,
             cache_write=price.cache_write,
-            date=price.date,
+            date=price.date.isoformat(),
             source="siafu.toml",
         )
         for model, price in settings.prices.items()

@@ -1,0 +1,215 @@
+"""MCP over Streamable HTTP at /mcp: stateless, one JSON answer a request."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import socket
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import uvicorn
+from mcp.server.lowlevel import Server
+from mcp.server.transport_security import TransportSecuritySettings
+
+from siafu.apps.support.shop.server import AUDIENCE, BEARER
+from siafu.apps.support.shop.wire import INVALID_REQUEST, MAX_MESSAGE, PARSE_ERROR, Unusable, checked
+from siafu.border.identity import verify
+from siafu.border.secrets import Secret
+from siafu.border.urls import is_loopback
+from siafu.errors import ConfigError, IdentityInvalid
+from siafu.pace.clock import Clock
+
+PATH = "/mcp"
+BODY_SECONDS = 30.0  # for a request's body to arrive
+LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
+_UNAUTHORIZED = -32001
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A listening socket; `port` 0 takes a free one.
+
+    Raises: ConfigError.
+    """
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        return socket.create_server((host, port), family=family, backlog=2048)
+    except (OSError, OverflowError) as error:
+        raise ConfigError(f"cannot listen on {host} port {port}: {error}; choose another --port (0 = any)") from None
+
+
+def address(listening: socket.socket) -> str:
+    """The URL that clients use."""
+    return f"http://{_host(listening)}:{listening.getsockname()[1]}{PATH}"
+
+
+def _host(listening: socket.socket) -> str:
+    host: str = listening.getsockname()[0]
+    return f"[{host}]" if ":" in host else host
+
+
+def check_exposure(host: str, allowed_hosts: Sequence[str], *, key: Secret | None, customer: str | None) -> None:
+    """Beyond loopback the shop must check identities and must not take everybody for one customer.
+
+    Raises: ConfigError, also for an allowed host that is no plain host name.
+    """
+    for name in allowed_hosts:
+        if not re.fullmatch(r"[A-Za-z0-9.-]+", name):
+            raise ConfigError(f"--allow-host takes a host name such as shop.example.com, not {name[:80]!r}")
+    if is_loopback(host):
+        return
+    if key is None:
+        raise ConfigError(
+            f"{host} can be reached from other machines, so the shop must be able to check who asks: set "
+            "SIAFU_IDENTITY_KEY, or listen on 127.0.0.1"
+        )
+    if customer is not None:
+        raise ConfigError(f"--customer would make everybody who reaches {host} that customer; leave it away")
+
+
+async def serve_http(
+    server: Server[Any],
+    listening: socket.socket,
+    stop: asyncio.Event,
+    *,
+    key: Secret | None,
+    clock: Clock,
+    allowed_hosts: Sequence[str] = (),
+    on_ready: Callable[[], None] = lambda: None,
+) -> None:
+    """Serve until `stop` is set; requests that are running then get 5 seconds to end.
+
+    key: checks bearer tokens; None = requests with one are refused. allowed_hosts: names besides loopback by which
+    clients may reach the shop (the Host and Origin headers are checked). on_ready: called once requests are served.
+    """
+    app = server.streamable_http_app(
+        streamable_http_path=PATH,
+        json_response=True,
+        stateless_http=True,
+        transport_security=_security((*LOOPBACK, _host(listening), *allowed_hosts)),
+    )
+    config = uvicorn.Config(
+        _Gate(app, key, clock),
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        h11_max_incomplete_event_size=16 * 1024,
+        timeout_graceful_shutdown=5,
+    )
+    web = _Web(config, on_ready)
+    stopping = asyncio.create_task(_when(stop, web))
+    try:
+        await web.serve(sockets=[listening])
+    finally:
+        stopping.cancel()
+
+
+class _Web(uvicorn.Server):
+    """uvicorn, told to stop by us instead of by signals."""
+
+    def __init__(self, config: uvicorn.Config, on_ready: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._on_ready = on_ready
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._on_ready()
+
+
+async def _when(stop: asyncio.Event, web: uvicorn.Server) -> None:
+    await stop.wait()
+    web.should_exit = True
+
+
+def _security(hosts: Sequence[str]) -> TransportSecuritySettings:
+    origins = [f"{scheme}://{host}" for host in hosts for scheme in ("http", "https")]
+    return TransportSecuritySettings(
+        enable_dns_rebinding_protection=True,
+        allowed_hosts=[name for host in hosts for name in (host, f"{host}:*")],
+        allowed_origins=[name for origin in origins for name in (origin, f"{origin}:*")],
+    )
+
+
+_Scope = dict[str, Any]
+_Receive = Callable[[], Awaitable[dict[str, Any]]]
+_Send = Callable[[dict[str, Any]], Awaitable[None]]
+
+
+class _Gate:
+    """ASGI: what is checked before the protocol library sees a request, its bearer token and the JSON of its body."""
+
+    def __init__(self, app: Any, key: Secret | None, clock: Clock) -> None:
+        self._app, self._key, self._clock = app, key, clock
+
+    async def __call__(self, scope: _Scope, receive: _Receive, send: _Send) -> None:
+        if scope["type"] == "http":
+            if scope["method"] != "POST":  # no session to end, no stream of its own to open
+                reply = Unusable(INVALID_REQUEST, f"POST JSON-RPC messages to {PATH}", None).reply
+                return await _answer(send, 405, reply, (b"allow", b"POST"))
+            try:
+                scope[BEARER] = self._bearer(scope)
+                if not _values(scope, b"accept"):  # RFC 9110, 12.5.1: then any kind of answer will do
+                    scope["headers"] = [*scope["headers"], (b"accept", b"application/json")]
+                receive = await _checked_body(receive)
+            except IdentityInvalid as error:
+                hint = (b"www-authenticate", b'Bearer error="invalid_token"')
+                return await _answer(send, 401, Unusable(_UNAUTHORIZED, error.message, None).reply, hint)
+            except Unusable as unusable:
+                return await _answer(send, 413 if unusable.too_large else 400, unusable.reply)
+            except TimeoutError:
+                return await _answer(send, 408, Unusable(PARSE_ERROR, "the body did not arrive in time", None).reply)
+            except ConnectionError:  # gone before its request was complete
+                return None
+        return await self._app(scope, receive, send)  # type: ignore[no-any-return]
+
+    def _bearer(self, scope: _Scope) -> Any:
+        """The Identity of the Authorization header; None when there is no such header."""
+        found = _values(scope, b"authorization")
+        if not found:
+            return None
+        scheme, _, token = found[0].decode("latin-1").partition(" ")
+        if len(found) > 1 or scheme.lower() != "bearer":
+            raise IdentityInvalid("one Authorization header with a bearer token is expected", reason="malformed")
+        if self._key is None:
+            raise IdentityInvalid("the shop has no SIAFU_IDENTITY_KEY and cannot check identities", reason="no_key")
+        return verify(token.strip(), self._key, AUDIENCE, self._clock.wall())
+
+
+def _values(scope: _Scope, header: bytes) -> list[bytes]:
+    return [value for name, value in scope["headers"] if name == header]
+
+
+async def _checked_body(receive: _Receive) -> _Receive:
+    """A `receive` that hands on the request's body after its JSON has been checked.
+
+    Raises: Unusable, TimeoutError, ConnectionError.
+    """
+    body, more = bytearray(), True
+    async with asyncio.timeout(BODY_SECONDS):
+        while more:
+            message = await receive()
+            if message["type"] != "http.request":
+                raise ConnectionError
+            body += message.get("body", b"")
+            more = message.get("more_body", False) and len(body) <= MAX_MESSAGE
+    messages = [{"type": "http.request", "body": checked(bytes(body)).encode(), "more_body": False}]
+
+    async def replay() -> dict[str, Any]:
+        return messages.pop() if messages else await receive()
+
+    return replay
+
+
+async def _answer(send: _Send, status: int, reply: dict[str, Any], *headers: tuple[bytes, bytes]) -> None:
+    body = json.dumps(reply).encode()
+    kind = (b"content-type", b"application/json")
+    length = (b"content-length", str(len(body)).encode())
+    await send({"type": "http.response.start", "status": status, "headers": [kind, length, *headers]})
+    await send({"type": "http.response.body", "body": body})

@@ -1,0 +1,243 @@
+"""`siafu shop`: the example shop's MCP server, and what it knows."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import datetime
+import os
+from collections.abc import Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import typer
+
+from siafu.border.text import printable
+from siafu.errors import ConfigError, InputError
+
+if TYPE_CHECKING:
+    from siafu.apps.support.shop.database import Database
+    from siafu.apps.support.shop.server import Shop
+    from siafu.border.secrets import Secret
+
+KEY = "SIAFU_IDENTITY_KEY"
+app = typer.Typer(
+    help="The example shop behind the support swarm: an MCP server with its own database of orders and products.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    epilog="""\b
+Examples:
+  siafu shop orders --customer kim        which orders can kim ask about?
+  siafu shop serve --customer kim         serve one MCP client over stdio
+  siafu shop serve --transport http       serve http://127.0.0.1:8765/mcp
+""",
+)
+
+Where = typer.Option(
+    None,
+    "--database",
+    envvar="SIAFU_SHOP_DATABASE_URL",
+    help="SQLite file or sqlite:///PATH, made when missing. Default: shop.db in SIAFU_HOME or ./.siafu",
+    show_default=False,
+    show_envvar=True,
+)
+AsJson = typer.Option(False, "--json", help="Print JSON.")
+
+
+class Transport(StrEnum):
+    stdio = "stdio"
+    http = "http"
+
+
+@app.command(
+    epilog="""\b
+Examples:
+  siafu shop serve --customer kim
+      for any MCP client that starts its servers, configured with
+      {"mcpServers": {"shop": {
+        "command": "siafu", "args": ["shop", "serve", "--customer", "kim"]}}}
+  siafu shop serve --transport http --customer kim
+      for trying out: everybody on this machine is kim
+  SIAFU_IDENTITY_KEY=... siafu shop serve --transport http
+      customers prove who they are with a token, see: siafu shop token --help
+"""
+)
+def serve(
+    transport: Transport = typer.Option(Transport.stdio, help="How clients talk to the shop."),
+    host: str = typer.Option("127.0.0.1", help="http: the address to listen on."),
+    port: int = typer.Option(8765, min=0, max=65535, help="http: the port; 0 takes a free one."),
+    allow_host: list[str] = typer.Option([], help="http: a further host name by which clients reach the shop."),
+    customer: str | None = typer.Option(None, help="Who asks when no token says so. Without it: nobody."),
+    database: str | None = Where,
+    delay: float = typer.Option(0, min=0, max=600_000, help="Milliseconds each tool waits before it answers."),
+    log_calls: Path | None = typer.Option(None, help="Append each call with its arguments to this JSONL file."),
+    ready_file: Path | None = typer.Option(None, help="http: write the URL to this file once it can be used."),
+    parent_pid: int | None = typer.Option(None, help="Stop when this process, which started us, has ended."),
+) -> None:
+    """Serve the shop's tools over MCP until stdin ends (stdio) or the process is stopped."""
+    from siafu.apps.support.shop.over_http import check_exposure
+    from siafu.apps.support.shop.server import Shop
+    from siafu.pace.clock import SystemClock
+
+    key, customer = _key(), customer or None
+    if transport is Transport.http:
+        check_exposure(host, allow_host, key=key, customer=customer)
+    elif ready_file or allow_host:
+        raise ConfigError("--ready-file and --allow-host go with --transport http")
+    with contextlib.ExitStack() as stack:
+        log = stack.enter_context(log_calls.open("a", encoding="utf-8")) if log_calls else None
+        shop = Shop(_open(database), clock=SystemClock(), key=key, customer=customer, delay=delay / 1000, call_log=log)
+        stack.callback(shop.close)
+        if transport is Transport.stdio:
+            asyncio.run(_stdio(shop, parent_pid))
+        else:
+            asyncio.run(_http(shop, key, (host, port), allow_host, ready_file, parent_pid))
+
+
+async def _stdio(shop: Shop, parent_pid: int | None) -> None:
+    from siafu.apps.support.shop.over_stdio import serve_stdio
+    from siafu.apps.support.shop.serving import stop_wanted
+
+    async with stop_wanted(parent_pid) as stop:
+        await serve_stdio(shop.server(), stop)
+
+
+async def _http(
+    shop: Shop,
+    key: Secret | None,
+    where: tuple[str, int],
+    allowed_hosts: Sequence[str],
+    ready_file: Path | None,
+    parent_pid: int | None,
+) -> None:
+    from siafu.apps.support.shop.over_http import address, bind, serve_http
+    from siafu.apps.support.shop.serving import stop_wanted
+    from siafu.pace.clock import SystemClock
+
+    listening = bind(*where)
+    url = address(listening)
+
+    def ready() -> None:
+        typer.echo(f"siafu shop: {url} (Ctrl-C stops it)", err=True)
+        if ready_file:
+            partial = ready_file.with_name(ready_file.name + ".part")
+            partial.write_text(url + "\n", encoding="utf-8")
+            partial.replace(ready_file)
+
+    async with stop_wanted(parent_pid) as stop:
+        await serve_http(
+            shop.server(), listening, stop, key=key, clock=SystemClock(), allowed_hosts=allowed_hosts, on_ready=ready
+        )
+
+
+@app.command(
+    epilog="""\b
+Examples:
+  export SIAFU_IDENTITY_KEY=$(openssl rand -hex 32)
+  siafu shop serve --transport http &
+  siafu shop token --customer kim     for the header Authorization: Bearer ...
+"""
+)
+def token(
+    customer: str = typer.Option(..., help="The customer the token stands for."),
+    minutes: float = typer.Option(15, help="How long it is valid, at most 60."),
+    tool: list[str] = typer.Option([], help="A tool it may be used for; repeat for more. Default: all."),
+) -> None:
+    """Print a token that proves to the shop's HTTP server who is asking. Needs the server's SIAFU_IDENTITY_KEY."""
+    from siafu.apps.support.shop.server import AUDIENCE
+    from siafu.apps.support.shop.tools import TOOLS
+    from siafu.border.identity import mint
+    from siafu.pace.clock import SystemClock
+
+    key = _key()
+    if key is None:
+        raise ConfigError(f"{KEY} is not set; the server and this command must have the same one")
+    if unknown := [name for name in tool if name not in TOOLS]:
+        raise ConfigError(f"the shop has no tool {unknown[0][:64]!r}; it has {', '.join(TOOLS)}")
+    now = SystemClock().wall()
+    typer.echo(mint(key, subject=customer, audience=AUDIENCE, scopes=tool or TOOLS, minutes=minutes, now=now))
+
+
+@app.command(
+    epilog="""\b
+Examples:
+  siafu shop orders                            every customer and their orders
+  siafu shop orders --customer kim --json      everything about kim's orders
+"""
+)
+def orders(
+    customer: str | None = typer.Option(None, help="Only this customer's."),
+    database: str | None = Where,
+    as_json: bool = AsJson,
+) -> None:
+    """List orders, to know what one can ask about."""
+    with contextlib.closing(_open(database)) as shop:
+        everybody = shop.customers("")
+        names = [customer] if customer else everybody
+        found = [(name, order) for name in names for order in shop.orders("", name)]
+    if customer is not None and customer not in everybody:
+        raise InputError(f"{customer} has no orders; customers are {', '.join(everybody)}")
+    if as_json:
+        _print_json([{"customer": name, **msgspec.to_builtins(order)} for name, order in found])
+    else:
+        rows = [(name, o.order_id, f"{o.status} {o.status_ko}", o.total_text, o.ordered_at[:10]) for name, o in found]
+        _print_table(("customer", "order", "status", "total", "ordered"), rows)
+
+
+@app.command(
+    epilog="""\b
+Examples:
+  siafu shop calls --limit 20       the last twenty calls
+  siafu shop calls --json           for programs
+"""
+)
+def calls(
+    limit: int = typer.Option(1000, min=1, max=1_000_000, help="At most so many, the newest."),
+    database: str | None = Where,
+    as_json: bool = AsJson,
+) -> None:
+    """List the tool calls that the shop has answered, from its own records, oldest first."""
+    with contextlib.closing(_open(database)) as shop:
+        found = shop.calls(limit)
+    if as_json:
+        _print_json([msgspec.to_builtins(call) for call in found])
+    else:
+        rows = [(_time(call.at), call.customer or "-", call.tool, call.outcome) for call in found]
+        _print_table(("time", "customer", "tool", "outcome"), rows)
+
+
+def _key() -> Secret | None:
+    from siafu.border.identity import checked_identity_key
+
+    value = os.environ.get(KEY)
+    return checked_identity_key(value, KEY) if value else None
+
+
+def _open(database: str | None) -> Database:
+    from siafu.apps.support.shop.database import Database, database_path
+
+    if database:
+        return Database(database_path(database))
+    return Database(Path(os.environ.get("SIAFU_HOME") or ".siafu") / "shop.db")
+
+
+def _time(at: float) -> str:
+    return datetime.datetime.fromtimestamp(at, tz=datetime.UTC).isoformat(" ", "seconds").removesuffix("+00:00") + "Z"
+
+
+def _print_json(values: list[Any]) -> None:
+    typer.echo(msgspec.json.format(msgspec.json.encode(values), indent=2).decode())
+
+
+def _print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(*columns, box=None, pad_edge=False, header_style="bold")
+    for row in rows:
+        table.add_row(*(Text(printable(cell)) for cell in row))
+    Console().print(table)

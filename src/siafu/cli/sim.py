@@ -1,0 +1,111 @@
+"""`siafu sim`: a simulated OpenAI-compatible endpoint."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from siafu.errors import ConfigError
+
+if TYPE_CHECKING:
+    from siafu.bench.simulator.serve import Ready
+
+EPILOG = """\b
+Examples:
+  siafu sim                                            a free port; prints the URL
+  siafu sim --port 9100 --seed 7 --latency none        always the same answers, at once
+  siafu sim --rpm 600 --max-concurrency 100            limits with true 429 headers
+  siafu sim --faults 429:5%,500:1%,hang:0.5%           faults by rate
+  siafu sim --faults faults.json                       faults by script, see GET /_sim/faults
+  siafu sim --model strong=450,16 --model small=200,6  models and their speeds
+\b
+  curl URL/chat/completions -H 'Content-Type: application/json' \\
+    -d '{"model":"sim-small","messages":[{"role":"user","content":"안녕하세요"}]}'
+\b
+What happened: GET /_sim/stats, /_sim/requests?since=N, /_sim/faults. Change it: POST /_sim/faults, /_sim/limits,
+/_sim/reset. Answers come from rules, not from a model; they depend on seed, model, request bytes and the
+x-siafu-attempt header only.
+"""
+
+app = typer.Typer(rich_markup_mode=None, add_completion=False)
+
+
+@app.command(epilog=EPILOG)
+def sim(
+    port: int = typer.Option(0, min=0, max=65535, help="0 = any free port."),
+    seed: int = typer.Option(0, help="Another seed: other latencies, ids and faults."),
+    host: str = typer.Option("127.0.0.1", help="Address to listen on. There is no protection: keep it on loopback."),
+    latency: str = typer.Option("default", metavar="SPEC", help="default, none, scale:0.2 or fixed:200ms."),
+    rpm: float | None = typer.Option(None, help="Requests a minute."),
+    tpm: float | None = typer.Option(None, help="Tokens a minute, prompt and answer."),
+    max_concurrency: int | None = typer.Option(None, help="Answers at once."),
+    burst: float = typer.Option(6.0, help="Seconds' worth of rpm and tpm that may come at once."),
+    faults: str = typer.Option("", metavar="SPEC", help="Rates such as 429:5%,500:1%, or a JSON file with a script."),
+    model: list[str] = typer.Option(
+        [], metavar="NAME=TTFT_MS,PER_TOKEN_MS", help="Serve these models only; left away: any."
+    ),
+    cache_ttl: float = typer.Option(300.0, min=0, help="Seconds a prompt prefix stays cached; 0 = no cache."),
+    thinking: bool = typer.Option(False, "--thinking", help="Answers carry reasoning_content and want it back."),
+    require_key: bool = typer.Option(False, "--require-key", help="401 without an API key; any key will do."),
+    keep: int = typer.Option(200_000, min=1, help="Requests remembered."),
+    keep_bodies: bool = typer.Option(False, "--keep-bodies", help="Remember bodies too."),
+    ready_file: Path | None = typer.Option(None, help="Write the URL and pid here, as JSON, once it listens."),
+    parent_pid: int | None = typer.Option(None, min=1, help="End when this process ends."),
+    json: bool = typer.Option(False, "--json", help="Print the URL as JSON."),
+) -> None:
+    """Serve a simulated OpenAI-compatible endpoint: no key, no model, no cost."""
+    import asyncio
+
+    from siafu.bench.simulator.latency import parse_latency, parse_speed
+    from siafu.bench.simulator.limits import Settings
+    from siafu.bench.simulator.plan import World
+    from siafu.bench.simulator.serve import serve
+    from siafu.bench.simulator.server import Options
+
+    rates, rules = _faults(faults)
+    models = dict(map(parse_speed, model)) or None
+    try:
+        limits = Settings(rpm=rpm, tpm=tpm, max_concurrency=max_concurrency, burst=burst)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+    options = Options(
+        world=World(seed=seed, latency=parse_latency(latency), models=models, thinking=thinking),
+        limits=limits,
+        rates=rates,
+        rules=rules,
+        cache_ttl=cache_ttl,
+        keep=keep,
+        keep_bodies=keep_bodies,
+        require_key=require_key,
+    )
+    asyncio.run(serve(options, host, port, lambda ready: _tell(ready, ready_file, json), parent_pid=parent_pid))
+
+
+def _faults(spec: str) -> tuple[dict[str, float], list[Any]]:
+    """Rates from a spec, or rules from a file."""
+    from siafu.bench.simulator.faults import parse_rates, parse_script
+
+    if not spec.endswith(".json"):
+        return parse_rates(spec), []
+    try:
+        rates, rules = parse_script(Path(spec).read_bytes(), spec)
+    except OSError as error:
+        raise ConfigError(f"cannot read the fault script {spec}: {error.strerror}") from None
+    return rates or {}, rules
+
+
+def _tell(ready: Ready, file: Path | None, as_json: bool) -> None:
+    """Say where it listens: one line on standard output, and the file if wanted."""
+    import msgspec
+
+    line = msgspec.json.encode(ready).decode()
+    if file is not None:
+        part = file.with_name(file.name + ".part")
+        part.write_text(line + "\n", encoding="utf-8")
+        part.replace(file)
+    note = "SIMULATED endpoint: rules answer, no model. Ctrl-C ends it"
+    typer.echo(line if as_json else f"{ready.url}  ({note})")
+    sys.stdout.flush()

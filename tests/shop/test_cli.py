@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from siafu.apps.support.shop.server import AUDIENCE
+from siafu.border.identity import verify
+from siafu.border.secrets import Secret
+
+KEY = "k3y" * 20
+
+
+def siafu(folder: Path, *arguments: str, key: str = "") -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "SIAFU_HOME": str(folder / "home"), "SIAFU_IDENTITY_KEY": key}
+    command = [sys.executable, "-m", "siafu", "shop", *arguments]
+    return subprocess.run(command, env=env, cwd=folder, capture_output=True, text=True, timeout=60)
+
+
+def test_orders_are_listed_for_people_and_programs(tmp_path: Path) -> None:
+    table = siafu(tmp_path, "orders", "--customer", "kim").stdout.splitlines()
+    assert table[0].split() == ["customer", "order", "status", "total", "ordered"]
+    assert table[1].split()[:4] == ["kim", "1001", "shipped", "배송중"]
+    assert all(len(line) <= 80 for line in table)
+    found = json.loads(siafu(tmp_path, "orders", "--json").stdout)
+    assert len(found) >= 240 and found[0]["customer"] == "kim" and found[0]["items"]
+    assert (tmp_path / "home" / "shop.db").exists()
+    wrong = siafu(tmp_path, "orders", "--customer", "kimm")
+    assert wrong.returncode == 2 and "customers are kim, lee" in wrong.stderr and wrong.stdout == ""
+
+
+def test_a_token_proves_its_customer(tmp_path: Path) -> None:
+    made = siafu(tmp_path, "token", "--customer", "김", "--minutes", "1", key=KEY)
+    identity = verify(made.stdout.strip(), Secret(KEY), AUDIENCE, time.time())
+    assert identity.subject == "김" and "get_order_status" in identity.scopes
+    assert identity.expires <= time.time() + 60
+    narrow = siafu(tmp_path, "token", "--customer", "kim", "--tool", "check_inventory", key=KEY)
+    assert verify(narrow.stdout.strip(), Secret(KEY), AUDIENCE, time.time()).scopes == {"check_inventory"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "key", "words"),
+    [
+        (("token", "--customer", "kim"), "", "SIAFU_IDENTITY_KEY is not set"),
+        (("token", "--customer", "kim", "--minutes", "61"), KEY, "at most 60"),
+        (("token", "--customer", "kim", "--tool", "refund"), KEY, "no tool 'refund'"),
+        (("serve", "--ready-file", "x"), "", "--transport http"),
+        (("calls", "--database", "."), "", "cannot be used"),
+    ],
+)
+def test_wrong_use_is_explained(tmp_path: Path, arguments: tuple[str, ...], key: str, words: str) -> None:
+    done = siafu(tmp_path, *arguments, key=key)
+    assert done.returncode in (1, 2) and words in done.stderr
+    assert "Traceback" not in done.stderr and done.stdout == "" and (not key or key not in done.stderr)
+
+
+@pytest.mark.parametrize("command", ["", "serve", "token", "orders", "calls"])
+def test_help_has_examples_and_fits_a_terminal(tmp_path: Path, command: str) -> None:
+    shown = siafu(tmp_path, *command.split(), "--help").stdout
+    assert "Examples:" in shown and "siafu shop" in shown
+    assert max(map(len, shown.splitlines())) <= 80
+    assert not (tmp_path / "home").exists()
+
+
+def test_no_calls_yet(tmp_path: Path) -> None:
+    assert json.loads(siafu(tmp_path, "calls", "--json").stdout) == []

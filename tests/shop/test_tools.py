@@ -1,0 +1,169 @@
+"""Arguments, refusals and who may ask, without a transport."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
+
+from siafu.apps.support.shop.database import Database
+from siafu.apps.support.shop.server import AUDIENCE, caller
+from siafu.apps.support.shop.tools import TOOLS, Caller, Refusal, schema, use
+from siafu.border.canonical import dumps
+from siafu.border.identity import Identity, mint, verify
+from siafu.border.secrets import Secret
+from siafu.errors import IdentityInvalid
+
+KIM, NOBODY = Caller(customer="kim"), Caller()
+GOOD: dict[str, dict[str, Any]] = {
+    "get_order_status": {"order_id": "1001"},
+    "check_inventory": {"sku": "SKU-2001"},
+    "search_products": {"query": "이어폰"},
+}
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
+    database = Database(tmp_path_factory.mktemp("shop") / "shop.db")
+    yield database
+    database.close()
+
+
+def code(answer: msgspec.Struct) -> str:
+    return answer.code if isinstance(answer, Refusal) else "ok"
+
+
+@pytest.mark.parametrize("name", TOOLS)
+def test_answers_fit_the_published_schema(shop: Database, name: str) -> None:
+    tool = TOOLS[name]
+    answer = use(tool, shop, KIM, GOOD[name])
+    assert code(answer) == "ok"
+    checker = Draft202012Validator(schema(tool.gives))
+    checker.check_schema(checker.schema)
+    checker.validate(msgspec.to_builtins(answer))
+    assert schema(tool.takes)["additionalProperties"] is False and schema(tool.takes)["type"] == "object"
+
+
+anything = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=5,
+)
+likely = st.sampled_from(
+    [
+        *("1001", "1002", "999999", "-5", "10", "１００１", "1001 ", "#1001", "SKU-2001", "SKU-9999", "sku-2001"),
+        *("", " ", "%", "_", "'; --", "이어폰", "👍", "\x00", "x" * 201, "customer", "order_id"),
+    ]
+)
+names = st.sampled_from(["order_id", "sku", "query", "customer"]) | st.text(max_size=5)
+arguments = st.dictionaries(names, likely | anything, max_size=3)
+CODES = {"ok", "invalid_arguments", "order_not_found", "sku_not_found", "empty_query"}
+
+
+@pytest.mark.parametrize("name", TOOLS)
+@settings(max_examples=150, deadline=None)
+@given(data=st.data())
+def test_arguments_are_taken_exactly_as_published(shop: Database, name: str, data: st.DataObject) -> None:
+    given_arguments = data.draw(arguments | st.fixed_dictionaries({next(iter(GOOD[name])): likely | anything}))
+    answer = use(TOOLS[name], shop, KIM, given_arguments)
+    assert code(answer) in CODES
+    fits = Draft202012Validator(schema(TOOLS[name].takes)).is_valid(given_arguments)
+    assert (code(answer) != "invalid_arguments") == fits
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        ("get_order_status", {}),
+        ("get_order_status", {"order_id": 1001}),
+        ("get_order_status", {"order_id": float("nan")}),
+        ("get_order_status", {"order_id": ["1001"]}),
+        ("get_order_status", {"order_id": "1001", "customer": "lee"}),
+        ("get_order_status", {"order_id": "1001' OR '1'='1"}),
+        ("check_inventory", {"sku": "SKU-2001%"}),
+        ("check_inventory", {"sku": None}),
+        ("search_products", {"query": ""}),
+        ("search_products", {"query": "x" * 201}),
+        ("search_products", {"query": True}),
+    ],
+)
+def test_wrong_arguments_are_refused(shop: Database, name: str, wrong: dict[str, Any]) -> None:
+    assert code(use(TOOLS[name], shop, KIM, wrong)) == "invalid_arguments"
+    assert code(use(TOOLS[name], shop, KIM, GOOD[name])) == "ok"
+
+
+def test_unknown_things_have_codes(shop: Database) -> None:
+    assert code(use(TOOLS["get_order_status"], shop, KIM, {"order_id": "999999"})) == "order_not_found"
+    assert code(use(TOOLS["check_inventory"], shop, KIM, {"sku": "SKU-9999"})) == "sku_not_found"
+    assert code(use(TOOLS["search_products"], shop, KIM, {"query": "  %_ "})) == "empty_query"
+    assert msgspec.to_builtins(use(TOOLS["search_products"], shop, KIM, {"query": "쿼크글루온"})) == {"products": []}
+
+
+def test_a_strangers_order_looks_exactly_like_none(shop: Database) -> None:
+    answers = {
+        dumps(use(TOOLS["get_order_status"], shop, KIM, {"order_id": order_id}))
+        for order_id in ("1002", "1003", "999999", "0000")
+    }
+    assert len(answers) == 1
+    assert code(use(TOOLS["get_order_status"], shop, Caller(customer="lee"), {"order_id": "1002"})) == "ok"
+
+
+def test_scope_and_identity_come_before_arguments(shop: Database) -> None:
+    narrow = Caller(customer="kim", scopes=frozenset({"check_inventory"}))
+    for name, tool in TOOLS.items():
+        needs = tool.for_customer
+        assert code(use(tool, shop, NOBODY, GOOD[name])) == ("identity_required" if needs else "ok")
+        assert code(use(tool, shop, narrow, GOOD[name])) == ("ok" if name == "check_inventory" else "not_in_scope")
+    assert code(use(TOOLS["get_order_status"], shop, NOBODY, {"order_id": 5})) == "identity_required"
+
+
+KEY, NOW = Secret("k" * 40), 1_800_000_000.0
+
+
+def token(subject: str, audience: str = AUDIENCE, **more: Any) -> str:
+    return mint(KEY, subject=subject, audience=audience, scopes=TOOLS, now=NOW, **more)
+
+
+def bearer(subject: str, **more: Any) -> Identity:
+    return verify(token(subject, **more), KEY, AUDIENCE, NOW)
+
+
+@pytest.mark.parametrize(
+    ("meta", "header", "key", "default", "expected"),
+    [
+        (None, None, None, None, None),
+        (None, None, KEY, None, None),
+        (None, None, None, "kim", "kim"),
+        (None, None, KEY, "kim", "kim"),
+        (token("lee"), None, KEY, None, "lee"),
+        (token("lee"), None, KEY, "kim", "lee"),
+        (None, bearer("park"), KEY, None, "park"),
+        (None, bearer("park"), KEY, "kim", "park"),
+        (token("park"), bearer("park"), KEY, None, "park"),
+        (token("lee"), bearer("park"), KEY, None, "contradiction"),
+        (token("park", tenant="a"), bearer("park", tenant="b"), KEY, None, "contradiction"),
+        (token("lee"), None, None, "kim", "no_key"),
+        (token("lee", audience="another"), None, KEY, "kim", "wrong_audience"),
+        ("", None, KEY, "kim", "malformed"),
+        (7, None, KEY, "kim", "malformed"),
+        ({"sub": "lee"}, bearer("lee"), KEY, "kim", "malformed"),
+    ],
+)
+def test_who_calls(
+    meta: object, header: Identity | None, key: Secret | None, default: str | None, expected: str | None
+) -> None:
+    try:
+        found = caller(meta, header, key=key, customer=default, now=NOW).customer
+    except IdentityInvalid as error:
+        found = error.reason
+    assert found == expected
+
+
+def test_what_the_token_says_is_kept() -> None:
+    found = caller(token("lee", tenant="t", run="r", request="q"), None, key=KEY, customer=None, now=NOW)
+    assert found == Caller(customer="lee", tenant="t", run="r", request="q", scopes=frozenset(TOOLS))
