@@ -29,7 +29,7 @@ class Sim:
         self.origin = url.removesuffix("/v1")
 
     def stats(self) -> dict[str, Any]:
-        """Totals: requests, by_status, by_model, by_fault, limited, tokens, in_flight, peak_in_flight, ..."""
+        """Totals: requests, completed, by_status, by_model, by_fault, limited, tokens, peak_in_flight, ..."""
         found: dict[str, Any] = self.control("GET", "stats")
         return found
 
@@ -51,7 +51,7 @@ class Sim:
         self.control("POST", "limits", limits)
 
     def reset(self) -> None:
-        """Forget what happened."""
+        """As after the start: nothing happened yet, the faults and limits of `options`."""
         self.control("POST", "reset", {})
 
     def control(self, method: str, path: str, body: Any = None) -> Any:

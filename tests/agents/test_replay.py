@@ -28,38 +28,48 @@ def replay(*entries: JournalEntry) -> Replay:
 
 def test_a_step_is_found_at_its_place_and_given_out_once() -> None:
     again = replay(entry(0, "a"), entry(1, "a"))
-    assert again.take(at(1), "model", "a") == entry(1, "a")
-    assert again.take(at(0), "model", "a") == entry(0, "a")
-    assert again.take(at(2), "model", "a") is None
+    assert again.take(at(1), ["model"], "a") == entry(1, "a")
+    assert again.take(at(0), ["model"], "a") == entry(0, "a")
+    assert again.take(at(2), ["model"], "a") is None
 
 
 def test_a_step_that_moved_is_found_by_what_was_asked_first_in_its_own_strand() -> None:
     again = replay(entry(0, "b"), entry(1, "a"), entry(0, "b", path=">2"))
-    assert again.take(at(0), "model", "a") == entry(1, "a")
-    assert again.take(at(2, 7), "model", "b") == entry(0, "b", path=">2")
-    assert again.take(at(2, 7), "model", "b") == entry(0, "b")
+    assert again.take(at(0), ["model"], "a") == entry(1, "a")
+    assert again.take(at(2, 7), ["model"], "b") == entry(0, "b", path=">2")
+    assert again.take(at(2, 7), ["model"], "b") == entry(0, "b")
 
 
 def test_the_clock_of_another_strand_does_not_serve() -> None:
     again = replay(entry(0, "now", "value", ">1"), entry(3, "now", "value", ">2"))
-    assert again.take(at(3, 0), "value", "now") is None
-    assert again.take(at(2, 0), "value", "now") == entry(3, "now", "value", ">2")
+    assert again.take(at(3, 0), ["value"], "now") is None
+    assert again.take(at(2, 0), ["value"], "now") == entry(3, "now", "value", ">2")
 
 
 def test_neither_another_question_nor_another_kind_nor_another_path_serves() -> None:
     again = replay(entry(0, "a"), entry(0, "a", path="/x"), entry(1, "b", kind="tool"))
-    assert again.take(at(0), "model", "b") is None
-    assert again.take(at(1), "model", "b") is None
-    assert again.take(at(0, path="/y"), "model", "a") is None
-    assert [e.seq for e in again.unused()] == [0, 0, 1]
+    assert again.take(at(0), ["model"], "b") is None
+    assert again.take(at(1), ["model"], "b") is None
+    assert again.take(at(0, path="/y"), ["model"], "a") is None
+    assert again.discarded() == []
+
+
+def test_what_was_made_anew_takes_the_place_of_the_latest_of_its_kind() -> None:
+    again = replay(entry(0, "a"), entry(1, "b", kind="tool"), entry(2, "c"), entry(3, "d"))
+    assert again.take(at(0), ["model"], "a") is not None
+    again.seat(at(1), "model")
+    assert again.discarded() == [entry(3, "d")]
+    again.seat(at(2), "model")
+    again.seat(at(3), "model")
+    assert again.discarded() == [entry(3, "d"), entry(2, "c")]
 
 
 def test_a_hole_is_filled_and_a_stale_entry_is_not_overwritten() -> None:
     again = replay(entry(0, "a"), entry(2, "c"))
-    assert again.seat(at(1)) == at(1)  # in flight at the crash
-    assert again.take(at(2), "model", "changed") is None
-    assert again.seat(at(2)) == at(3)  # "c" may still be asked for
-    assert again.seat(at(3)) == at(4)
+    assert again.seat(at(1), "model") == at(1)  # in flight at the crash
+    assert again.take(at(2), ["model"], "changed") is None
+    assert again.seat(at(2), "model") == at(3)  # "c" may still be asked for
+    assert again.seat(at(3), "model") == at(4)
 
 
 def test_which_effects_were_left_behind() -> None:
@@ -69,7 +79,7 @@ def test_which_effects_were_left_behind() -> None:
     assert again.strayed(at(1, 3))  # in that strand, whatever its place
     assert not again.strayed(at(0, 3))
     assert again.strayed(at(9, path="/x"))
-    assert again.take(at(1, 5), "effect", "pay") is not None
+    assert again.take(at(1, 5), ["effect"], "pay") is not None
     assert not again.strayed(at(9))
 
 
@@ -110,9 +120,9 @@ def test_no_seat_is_given_twice_and_every_fitting_entry_is_used(
     order.shuffle(steps)  # type: ignore[attr-defined]
     seats, used = {seq for seq, _ in old}, []
     for place, text in steps:
-        found = again.take(place, "model", text)
+        found = again.take(place, ["model"], text)
         if found is None:
-            seat = again.seat(place).seq
+            seat = again.seat(place, "model").seq
             assert seat not in seats
             seats.add(seat)
         else:

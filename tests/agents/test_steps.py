@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
 import pytest
@@ -31,11 +32,22 @@ from .agent_fakes import SHOP, FakeTools, context, tool_messages
 Told = list[tuple[str, str]]
 
 
+def is_object(text: str) -> bool:
+    try:
+        return isinstance(json.loads(text), dict)
+    except ValueError:
+        return False
+
+
 async def told(answer: ChatAnswer, tools: FakeTools, **options: Any) -> tuple[Told, list[ToolStep | RefusedCall]]:
     ctx = await context(Scripted([]), tools)
     by_name = {tool.name: tool for tool in tools.tools}
     conversation, steps = await step(ctx, opening("hi"), answer, by_name, **options)
-    assert conversation.messages[1] is answer.message
+    replayed = conversation.messages[1]
+    assert {**replayed, "tool_calls": None} == {**answer.message, "tool_calls": None}
+    for asked, sent in zip(answer.tool_calls, replayed.get("tool_calls", ()), strict=True):
+        assert (sent["id"], sent["function"]["name"]) == (asked.id, asked.name)
+        assert sent["function"]["arguments"] == (asked.arguments if is_object(asked.arguments) else "{}")
     return tool_messages(conversation.messages), steps
 
 
@@ -63,6 +75,11 @@ async def test_f10_a_broken_call_is_refused_and_its_sibling_runs() -> None:
     assert "1001" in messages[0][1]
     assert messages[1][1].startswith("NOT RUN (tool_arguments_invalid)")
     assert "not valid JSON" in messages[1][1]
+
+
+def test_a_message_whose_arguments_are_whole_is_replayed_as_it_came() -> None:
+    answer = say(None, ("a", "ping", '{"order_id":"1001"}'), reasoning_content="r1")
+    assert opening("hi").assistant(answer).messages[1] is answer.message
 
 
 async def test_f12_two_calls_of_one_tool_keep_their_own_answers() -> None:

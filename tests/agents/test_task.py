@@ -67,7 +67,7 @@ async def test_a_second_delivery_gets_the_journaled_answers_and_costs_nothing() 
     ctx = await farm.context()
     assert await work(ctx) == once
     assert (len(endpoint.requests), farm.tools.calls["look"]) == (2, 1)
-    assert (ctx.spent.calls, ctx.spent.tool_calls, ctx.report_unused()) == (2, 1, 0)
+    assert (ctx.spent.calls, ctx.spent.tool_calls, ctx.report_discarded()) == (2, 1, 0)
     assert [e.kind for e in farm.seen(Replayed) if isinstance(e, Replayed)] == [
         "model", "tool", "value", "value", "value", "model",
     ]  # fmt: skip
@@ -82,9 +82,18 @@ async def test_a_changed_prompt_runs_again_from_there_and_says_what_it_discards(
     ctx = await farm.context()
     assert (await ctx.model("a")).text == "one"
     assert (await ctx.model("B")).text == "new two"
-    assert ctx.report_unused() == 1
+    assert ctx.report_discarded() == 1
     assert farm.seen(Discarded) == [Discarded(run="r", task="t", kind="model", usd_pico=7)]
     assert len(endpoint.requests) == 3
+
+
+async def test_a_prompt_that_comes_back_costs_nothing_and_one_that_changes_twice_is_counted_once() -> None:
+    endpoint = Scripted(lambda request, context: msgspec.structs.replace(say("x"), usd_pico=7))
+    farm = Farm(endpoint)
+    for prompt, discarded, asked in (("a", 0, 1), ("b", 1, 2), ("a", 0, 2), ("c", 1, 3), ("b", 0, 3)):
+        ctx = await farm.context()
+        await ctx.model(prompt)
+        assert (ctx.report_discarded(), len(endpoint.requests)) == (discarded, asked)
 
 
 async def test_streamed_or_not_is_the_same_question() -> None:
@@ -306,7 +315,7 @@ async def live(world: World, farm: Farm, work: Callable[[TaskContext], Awaitable
         world.lost += world.open
         world.open = 0
         return None
-    assert ctx.report_unused() == 0
+    assert ctx.report_discarded() == 0
     return task.result()
 
 

@@ -79,8 +79,8 @@ class FakeUpstream:
 
     script: Iterable[Answer] | Callable[[Arrival], Answer]
     arrivals: list[Arrival] = field(default_factory=list)
-    open_connections: int = 0
-    closed: asyncio.Event = field(default_factory=asyncio.Event)
+    connections: set[_Connection] = field(default_factory=set)
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
     in_flight: int = 0
     peak: int = 0
     port: int = 0
@@ -88,33 +88,25 @@ class FakeUpstream:
     def __post_init__(self) -> None:
         self._answers = None if callable(self.script) else iter(self.script)
         self._last: Answer = http(OK)
-        self._tasks: set[asyncio.Task[None]] = set()
 
     @property
     def base_url(self) -> str:
         return f"http://127.0.0.1:{self.port}/v1"
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks.add(task)
-        self.open_connections += 1
-        self.closed.clear()
         try:
             while (arrival := await _read_request(reader)) is not None:
                 await self._answer(arrival, writer)
         except (ConnectionError, asyncio.IncompleteReadError):
             pass
         finally:
-            self._tasks.discard(task)
-            self.open_connections -= 1
-            self.closed.set()
             writer.close()
 
     async def _answer(self, arrival: Arrival, writer: asyncio.StreamWriter) -> None:
         self.arrivals.append(arrival)
         self.in_flight += 1
         self.peak = max(self.peak, self.in_flight)
+        self.changed.set()
         try:
             if self._answers is None:
                 assert callable(self.script)
@@ -129,18 +121,57 @@ class FakeUpstream:
         finally:
             self.in_flight -= 1
 
-    async def all_closed(self, within: float = 5.0) -> bool:
-        """True once no connection is open."""
+    async def until(self, true: Callable[[], bool], within: float = 5.0) -> bool:
+        """Wait until something holds after an arrival, an answer or the end of a connection."""
         async with asyncio.timeout(within):
-            while self.open_connections:
-                await self.closed.wait()
-                await asyncio.sleep(0.005)
+            while not true():
+                self.changed.clear()
+                await self.changed.wait()
         return True
 
-    async def stop(self) -> None:
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+    async def all_closed(self) -> bool:
+        """True once no connection is open."""
+        return await self.until(lambda: not self.connections)
+
+
+class _Connection(asyncio.Protocol):
+    """One connection: its request loop is cancelled as soon as the client goes away."""
+
+    def __init__(self, fake: FakeUpstream) -> None:
+        self._fake = fake
+        self._reader = asyncio.StreamReader(limit=2**24)
+        self._streams = asyncio.StreamReaderProtocol(self._reader)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._fake.connections.add(self)
+        self._streams.connection_made(transport)
+        loop = asyncio.get_running_loop()
+        writer = asyncio.StreamWriter(transport, self._streams, self._reader, loop)
+        self._task = loop.create_task(self._fake.serve(self._reader, writer))
+
+    def data_received(self, data: bytes) -> None:
+        self._streams.data_received(data)
+
+    def eof_received(self) -> bool:
+        self._streams.eof_received()
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._streams.connection_lost(exc)
+        self._fake.connections.discard(self)
+        self._fake.changed.set()
+        self._task.cancel()
+
+    def pause_writing(self) -> None:
+        self._streams.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._streams.resume_writing()
+
+    def end(self) -> None:
+        self._transport.abort()
 
 
 async def _read_request(reader: asyncio.StreamReader) -> Arrival | None:
@@ -158,13 +189,15 @@ async def _read_request(reader: asyncio.StreamReader) -> Arrival | None:
 async def upstream(script: Iterable[Answer] | Callable[[Arrival], Answer] = ()) -> AsyncIterator[FakeUpstream]:
     """A fake upstream on a free port of 127.0.0.1."""
     fake = FakeUpstream(script)
-    server = await asyncio.start_server(fake.serve, "127.0.0.1", 0, limit=2**24)
+    server = await asyncio.get_running_loop().create_server(lambda: _Connection(fake), "127.0.0.1", 0, backlog=4096)
     fake.port = server.sockets[0].getsockname()[1]
     try:
         yield fake
     finally:
         server.close()
-        await fake.stop()
+        for connection in list(fake.connections):
+            connection.end()
+        await fake.all_closed()
 
 
 def trickle(*pieces: bytes, gap: float, hang: float = 0.0) -> Answer:

@@ -12,8 +12,9 @@ SRC = Path(__file__).parents[2] / "src" / "siafu"
 DOORS: dict[str, tuple[str, ...]] = {
     "aiohttp": ("gateway/transport.py", "bench/"),
     "sqlite3": ("store/", "apps/support/shop/"),
-    "mcp": ("tools/mcp.py", "apps/support/shop/", "bench/demo/glue.py"),
-    "mcp_types": ("tools/mcp.py", "apps/support/shop/"),
+    "mcp": ("tools/mcp.py", "tools/mcp_connection.py", "apps/support/shop/", "bench/demo/glue.py"),
+    "mcp_types": ("tools/mcp.py", "tools/mcp_connection.py", "apps/support/shop/"),
+    "httpx2": ("tools/mcp_http.py",),
     "genai_prices": ("gateway/pricing.py",),
     "jsonschema": ("tools/schema.py",),
     "jwt": ("border/identity.py", "bench/demo/glue.py"),

@@ -175,8 +175,13 @@ async def test_results_of_other_work_are_counted_as_changed(durable: Backend) ->
     async with session(durable, work="second") as (run, state):
         assert (state.finished, state.failed, state.changed, state.changed_pico) == (2, 1, 2, 5)
         await run.record(item("a", work_print="second", usd_pico=6))
-    async with session(durable, work="second") as (_, state):
+    async with session(durable, work="second") as (run, state):
         assert (state.changed, state.changed_pico) == (1, 0)
+        await run.record(item("b", work_print=""))
+    async with session(durable, work="second") as (_, state):
+        assert state.changed == 0
+    async with session(durable, work="") as (_, state):
+        assert (state.finished, state.changed) == (2, 0)
 
 
 async def test_one_holder_at_a_time(durable: Backend) -> None:

@@ -38,7 +38,7 @@ class Model:
         lost = {name: line.reserved_pico for name, line in self.opened.items() if name not in self.cost}
         self.cost |= lost
         done = [r for r in self.results.values() if r.status == "ok"]
-        changed = [r for r in done if r.work_print != work]
+        changed = [r for r in done if work and r.work_print not in ("", work)]
         return RunState(
             session=self.session,
             finished=len(done),

@@ -25,11 +25,27 @@ class Conversation(msgspec.Struct, frozen=True):
         return self.append({"role": "user", "content": clean(text)})
 
     def assistant(self, answer: ChatAnswer) -> Conversation:
-        """With the model's message as it came: upstreams want their own fields back (`reasoning_content`)."""
-        return self.append(answer.message)
+        """With the model's message as it came: upstreams want their own fields back (`reasoning_content`). Only tool
+        arguments that are no JSON object become `{}`, since servers whose chat template parses them refuse the rest
+        of the conversation; what was wrong stands in the call's tool message.
+        """
+        if not any(_broken(call.arguments) for call in answer.tool_calls):
+            return self.append(answer.message)
+        calls = [
+            {**call, "function": {**call["function"], "arguments": "{}"}} if _broken(parsed.arguments) else call
+            for call, parsed in zip(answer.message["tool_calls"], answer.tool_calls, strict=True)
+        ]
+        return self.append({**answer.message, "tool_calls": calls})
 
     def tool(self, call_id: str, text: str) -> Conversation:
         return self.append({"role": "tool", "tool_call_id": call_id, "content": clean(text)})
+
+
+def _broken(arguments: str) -> bool:
+    try:
+        return not isinstance(msgspec.json.decode(arguments), dict)
+    except msgspec.DecodeError:
+        return True
 
 
 def opening(user_input: str | Sequence[Message]) -> Conversation:

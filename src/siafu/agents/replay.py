@@ -10,8 +10,8 @@ effect: `intent`: about to be called; `effect`: its outcome; `unclear`: the erro
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable
+from collections import Counter, defaultdict
+from collections.abc import Container, Iterable
 
 from siafu.agents.strands import Place, Strands, parse
 from siafu.store.records import Journal, JournalEntry
@@ -26,42 +26,42 @@ class Replay:
         self._task = task
         self._journal = journal
         self._strands = Strands()
+        self._new: Counter[str] = Counter()
         self._left = {parse(e.path, e.seq): e for e in entries}
         self._seated = set(self._left)
-        self._same: dict[tuple[str, str, str], list[Place]] = defaultdict(list)
+        self._same: dict[tuple[str, str], list[Place]] = defaultdict(list)
         for place in sorted(self._left):
             entry = self._left[place]
             # The clock and chance are asked for in the same words everywhere: they only serve their own strand.
             path = entry.path if entry.kind == "value" else place.path
-            self._same[path, entry.kind, entry.fingerprint].append(place)
+            self._same[path, entry.fingerprint].append(place)
 
     def place(self, path: str) -> Place:
         """The place of the next step on `path`. Call it before the first await of the step."""
         return self._strands.place(path)
 
-    def take(self, place: Place, kind: str | tuple[str, ...], fingerprint: str) -> JournalEntry | None:
+    def take(self, place: Place, kinds: Container[str], fingerprint: str) -> JournalEntry | None:
         """The journaled outcome of this step, None when it must run. An entry is given out once.
 
-        `kind`: all that the outcome may be. They are looked for together: a call that failed and was made again later,
+        `kinds`: all that the outcome may be. They are looked for together: a call that failed and was made again later,
         in the same words, must find its fault first and its success later.
         """
-        kinds = (kind,) if isinstance(kind, str) else kind
         entry = self._left.get(place)
         if entry is None or entry.kind not in kinds or entry.fingerprint != fingerprint:
-            paths = ((place.strand if kind == "value" else place.path, kind) for kind in kinds)
-            same = sorted(
-                p for path, kind in paths for p in self._same.get((path, kind, fingerprint), ()) if p in self._left
-            )
+            path = place.strand if "value" in kinds else place.path
+            same = self._same.get((path, fingerprint), ())
+            same = [p for p in same if p in self._left and self._left[p].kind in kinds]
             if not same:
                 return None
             place = next((p for p in same if p.order[:-1] == place.order[:-1]), same[0])
         return self._left.pop(place)
 
-    def seat(self, place: Place) -> Place:
+    def seat(self, place: Place, kind: str) -> Place:
         """Where to write a new entry: `place`, or one behind it when an entry of another step sits there."""
         while place in self._seated:
             place = Place(place.path, (*place.order[:-1], place.seq + 1))
         self._seated.add(place)
+        self._new[kind] += 1
         return place
 
     def strayed(self, place: Place) -> bool:
@@ -77,6 +77,15 @@ class Replay:
         if self._journal is not None:
             await self._journal.append(self._task, entry)
 
-    def unused(self) -> list[JournalEntry]:
-        """Entries that no step asked for; after the task's last step they are the discarded ones."""
-        return list(self._left.values())
+    def discarded(self) -> list[JournalEntry]:
+        """After the task's last step: the entries in whose stead new ones of their kind were made, the latest first.
+
+        Others that nobody asked for, such as the answers to an even older prompt, stay for the day it comes back.
+        """
+        new, found = self._new.copy(), []
+        for place in sorted(self._left, reverse=True):
+            entry = self._left[place]
+            if new[entry.kind] > 0:
+                new[entry.kind] -= 1
+                found.append(entry)
+        return found

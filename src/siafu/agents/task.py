@@ -145,7 +145,7 @@ class TaskContext:
         return found
 
     def _entry(self, kind: str, place: Place, asked: str) -> JournalEntry:
-        seat = self._replay.seat(place)
+        seat = self._replay.seat(place, kind)
         return JournalEntry(path=seat.strand, seq=seat.seq, kind=kind, fingerprint=asked, outcome=b"null")
 
     def _call_at(self, entry: JournalEntry) -> CallContext:
@@ -252,14 +252,16 @@ class TaskContext:
         await self._replay.append(msgspec.structs.replace(self._entry("value", place, name), outcome=dumps(value)))
         return value
 
-    def report_unused(self) -> int:
-        """Tell the observer of journal entries that this task no longer asked for; returns how many there were."""
-        unused = self._replay.unused()
-        for entry in unused:
+    def report_discarded(self) -> int:
+        """Tell the observer of journaled steps that were made anew, as they no longer fitted; returns their number.
+        To be called after the task's last step.
+        """
+        discarded = self._replay.discarded()
+        for entry in discarded:
             self._around.observer(
                 Discarded(run=self.call.run, task=self.call.task, kind=entry.kind, usd_pico=entry.usd_pico)
             )
-        return len(unused)
+        return len(discarded)
 
 
 def _has_effect(tool: Tool) -> bool:

@@ -43,8 +43,8 @@ def fingerprint(value: Any) -> str:
 
 
 def dumps(value: Any) -> bytes:
-    """Compact JSON bytes in the value's own key order. U+2028 and U+2029 are escaped, so one value is one line for
-    every reader. NaN and Infinity become null.
+    """Compact JSON bytes in the value's own key order. U+0085, U+2028 and U+2029 are escaped, so one value is one
+    line for every reader. NaN and Infinity become null.
     """
     try:
         data = _plain.encode(value)
@@ -52,6 +52,8 @@ def dumps(value: Any) -> bytes:
         data = _plain.encode(scrubbed(value))
     if b"\xe2\x80" in data:
         data = data.replace(b"\xe2\x80\xa8", b"\\u2028").replace(b"\xe2\x80\xa9", b"\\u2029")
+    if b"\xc2\x85" in data:
+        data = data.replace(b"\xc2\x85", b"\\u0085")
     return data
 
 

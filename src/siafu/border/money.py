@@ -10,6 +10,8 @@ from __future__ import annotations
 import re
 from decimal import ROUND_CEILING, ROUND_HALF_EVEN, Decimal, InvalidOperation
 
+import msgspec
+
 from siafu.errors import ConfigError
 
 PICO = 10**12
@@ -54,6 +56,11 @@ def to_usd(pico: int) -> Decimal:
     """
     amount = (Decimal(pico) / PICO).quantize(_NANO, ROUND_HALF_EVEN).normalize()
     return amount.quantize(Decimal(1)) if amount == amount.to_integral_value() else amount
+
+
+def json_usd(pico: int | None) -> msgspec.Raw | None:
+    """The amount as a JSON number for records: at most nine decimals, never an exponent; None = unknown."""
+    return None if pico is None else msgspec.Raw(f"{to_usd(pico):f}".encode())
 
 
 def show_usd(pico: int | None, places: int = 4) -> str:

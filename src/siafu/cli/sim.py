@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from siafu.border.urls import is_loopback
 from siafu.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -15,19 +16,22 @@ if TYPE_CHECKING:
 
 EPILOG = """\b
 Examples:
-  siafu sim                                            a free port; prints the URL
-  siafu sim --port 9100 --seed 7 --latency none        always the same answers, at once
-  siafu sim --rpm 600 --max-concurrency 100            limits with true 429 headers
-  siafu sim --faults 429:5%,500:1%,hang:0.5%           faults by rate
-  siafu sim --faults faults.json                       faults by script, see GET /_sim/faults
-  siafu sim --model strong=450,16 --model small=200,6  models and their speeds
+  siafu sim                                  a free port; prints the URL
+  siafu sim --port 9100 --seed 7             always the same answers
+  siafu sim --latency none                   at once
+  siafu sim --rpm 600 --max-concurrency 100  limits with true 429 headers
+  siafu sim --faults 429:5%,500:1%,hang:1%   faults by rate
+  siafu sim --faults faults.json             faults by script
+  siafu sim --model big=450,16 --model small=200,6
 \b
   curl URL/chat/completions -H 'Content-Type: application/json' \\
-    -d '{"model":"sim-small","messages":[{"role":"user","content":"안녕하세요"}]}'
+    -d '{"model":"m","messages":[{"role":"user","content":"안녕하세요"}]}'
 \b
-What happened: GET /_sim/stats, /_sim/requests?since=N, /_sim/faults. Change it: POST /_sim/faults, /_sim/limits,
-/_sim/reset. Answers come from rules, not from a model; they depend on seed, model, request bytes and the
-x-siafu-attempt header only.
+Answers come from rules, not from a model. They depend on the seed, the model,
+the bytes of the request and its x-siafu-attempt header only.
+\b
+What happened:   GET  /_sim/stats, /_sim/requests?since=N, /_sim/faults
+Change it:       POST /_sim/faults, /_sim/limits, /_sim/reset
 """
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
@@ -37,7 +41,7 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 def sim(
     port: int = typer.Option(0, min=0, max=65535, help="0 = any free port."),
     seed: int = typer.Option(0, help="Another seed: other latencies, ids and faults."),
-    host: str = typer.Option("127.0.0.1", help="Address to listen on. There is no protection: keep it on loopback."),
+    host: str = typer.Option("127.0.0.1", help="Address to listen on; there is no protection."),
     latency: str = typer.Option("default", metavar="SPEC", help="default, none, scale:0.2 or fixed:200ms."),
     rpm: float | None = typer.Option(None, help="Requests a minute."),
     tpm: float | None = typer.Option(None, help="Tokens a minute, prompt and answer."),
@@ -65,6 +69,8 @@ def sim(
     from siafu.bench.simulator.serve import serve
     from siafu.bench.simulator.server import Options
 
+    if not is_loopback(host):
+        typer.echo(f"siafu sim: anyone who reaches {host} can use and control this endpoint", err=True)
     rates, rules = _faults(faults)
     models = dict(map(parse_speed, model)) or None
     try:

@@ -1,27 +1,86 @@
-"""MCP servers from the settings. Apart from the rest, because the MCP SDK takes a second to import."""
+"""MCP servers from the settings, and the shop that stands in when there is none. Apart from the rest of the assembly,
+because the MCP SDK takes a second to import.
+"""
 
 from __future__ import annotations
 
-from siafu.config.settings import McpServerSettings, resolve
+import contextlib
+import os
+import secrets
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import msgspec
+
+from siafu.border.identity import checked_identity_key
+from siafu.border.secrets import Secret
+from siafu.config.settings import McpServerSettings, Settings, resolve
 from siafu.pace.clock import SystemClock
+from siafu.tools.joined import Joined
 from siafu.tools.mcp import McpTools
 from siafu.tools.servers import McpServer
+from siafu.tools.toolset import ToolSet
+from siafu.tools.validated import Validated
+
+IDENTITY_KEY = "SIAFU_IDENTITY_KEY"
 
 
-def mcp_tools(name: str, server: McpServerSettings) -> McpTools:
-    """The tools of one configured MCP server; close them with `aclose`. Raises: ConfigError."""
+class Desk(msgspec.Struct, frozen=True, kw_only=True):
+    """The support swarm's tools, and the key that proves customers to them (None = no server asks for one)."""
+
+    tools: ToolSet
+    identity_key: Secret | None
+
+
+@contextlib.asynccontextmanager
+async def support_desk(settings: Settings, *, database: Path | None = None) -> AsyncIterator[Desk]:
+    """The configured MCP servers as one tool set, or the example shop over stdio when none is configured. Servers are
+    started by the first call and ended with the block.
+
+    database: of the example shop; None = its default place.
+
+    Raises: ConfigError, also when a server wants identities and SIAFU_IDENTITY_KEY is not set.
+    """
+    configured = [_server(name, given) for name, given in settings.mcp_servers.items()]
+    key: Secret | None = None
+    if not configured:
+        key = Secret(secrets.token_hex(32))
+        configured = [example_shop(settings, key, database)]
+    elif any(server.identity for server in configured):
+        key = checked_identity_key(resolve(f"env:{IDENTITY_KEY}", "identity of an MCP server"), IDENTITY_KEY)
+    sets = [McpTools(server, SystemClock()) for server in configured]
+    async with contextlib.AsyncExitStack() as stack:
+        for one in sets:
+            stack.push_async_callback(one.aclose)
+        yield Desk(tools=Validated(Joined(sets)), identity_key=key)
+
+
+def example_shop(settings: Settings, key: Secret, database: Path | None) -> McpServer:
+    """`siafu shop serve` over stdio, which believes only identities signed with `key`."""
+    env: dict[str, str | Secret] = {IDENTITY_KEY: key, "SIAFU_HOME": str(settings.home)}
+    if "PYTHONPATH" in os.environ:  # siafu itself may be found through it
+        env["PYTHONPATH"] = os.environ["PYTHONPATH"]
+    place = ("--database", str(database)) if database else ()
+    return McpServer(
+        name="shop",
+        command=sys.executable,
+        args=("-m", "siafu", "shop", "serve", "--transport", "stdio", *place),
+        env=env,
+        identity="siafu",
+    )
+
+
+def _server(name: str, given: McpServerSettings) -> McpServer:
     where = f"mcp_servers.{name}"
-    return McpTools(
-        McpServer(
-            name=name,
-            command=server.command,
-            args=tuple(server.args),
-            env={key: resolve(value, f"{where}.env.{key}") for key, value in server.env.items()},
-            cwd=server.cwd,
-            url=server.url,
-            headers={key: resolve(value, f"{where}.headers.{key}") for key, value in server.headers.items()},
-            timeout=server.timeout_seconds,
-            identity=server.identity,
-        ),
-        SystemClock(),
+    return McpServer(
+        name=name,
+        command=given.command,
+        args=tuple(given.args),
+        env={key: resolve(value, f"{where}.env.{key}") for key, value in given.env.items()},
+        cwd=given.cwd,
+        url=given.url,
+        headers={key: resolve(value, f"{where}.headers.{key}") for key, value in given.headers.items()},
+        timeout=given.timeout_seconds,
+        identity=given.identity,
     )

@@ -65,7 +65,7 @@ _WORDS = {
 
 
 class Detail(msgspec.Struct, frozen=True, kw_only=True):
-    """What an error object says. `words`: its code, type and status, in lower case. `number`: a code that is one."""
+    """What an error object says. `words`: its code, type and status. `number`: a code that is one."""
 
     text: str = ""
     words: tuple[str, ...] = ()
@@ -107,19 +107,18 @@ def error_detail(value: Any) -> Detail | None:
 
 def judge(status: int, detail: Detail, *, wait: float | None = None) -> ModelError:
     """The error for a status and what the body says of it; for a status below 300 the body's code decides."""
-    words = [word.lower() for word in detail.words]
-    meant = status if status >= 300 else _meant(words, detail.number)
+    meant = status if status >= 300 else _meant(detail)
     said = next((word for word in detail.words if not word.isdigit()), None) or next(iter(detail.words), None)
     code = None if said is None else preview(redact(said[:1000]), 100)
-    name = " ".join(str(part) for part in (meant or status, code) if part)
+    name = " ".join(dict.fromkeys([str(meant or status), *([code] if code else [])]))
     text = f": {detail.text}" if detail.text else ""
-    kind, message = _verdict(meant, words, name, text)
+    kind, message = _verdict(meant, detail.words, name, text)
     if wait is not None and kind in (RateLimited, Overloaded):
         message += f" (it asks to wait {wait:,.1f} s)"
     return kind(message, status=status, provider_code=code, wait=wait)
 
 
-def _verdict(meant: int, words: list[str], name: str, text: str) -> tuple[type[ModelError], str]:
+def _verdict(meant: int, words: tuple[str, ...], name: str, text: str) -> tuple[type[ModelError], str]:
     if meant == 402 or (meant in (0, 400, 403, 429) and _no_credit(meant, words)):
         advice = "; waiting does not help: top the account up, or use another key"
         return QuotaExhausted, f"the account has no credit or quota left ({name}){text}{advice}"
@@ -149,14 +148,15 @@ def malformed(what: str, *, status: int = 200, content_type: str = "", body: byt
     return MalformedReply(f"the endpoint's answer cannot be used: {what} ({status}){outline}", status=status)
 
 
-def _meant(words: list[str], number: int | None) -> int:
-    if number is not None and 400 <= number < 600:
-        return number
-    return next((_WORDS[word] for word in words if word in _WORDS), 0)
+def _meant(detail: Detail) -> int:
+    """The status that a body stands for, 0 when it does not say."""
+    if detail.number is not None and 400 <= detail.number < 600:
+        return detail.number
+    return next((_WORDS[word.lower()] for word in detail.words if word.lower() in _WORDS), 0)
 
 
-def _no_credit(meant: int, words: list[str]) -> bool:
-    if any(word in _NO_QUOTA or _CREDIT & _tokens(word) for word in words):
+def _no_credit(meant: int, words: tuple[str, ...]) -> bool:
+    if any(word.lower() in _NO_QUOTA or _CREDIT & _tokens(word) for word in words):
         return True
     return meant in (400, 403) and any("quota" in _tokens(word) for word in words)
 

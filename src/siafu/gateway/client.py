@@ -6,13 +6,15 @@ from collections.abc import Callable
 from random import Random
 
 from siafu.gateway.accounts import Accounts
+from siafu.gateway.chat import ChatRequest
 from siafu.gateway.deadline import Deadlined
-from siafu.gateway.endpoint import Endpoint
+from siafu.gateway.endpoint import Endpoint, Reply
 from siafu.gateway.limits import Limited, Limits
 from siafu.gateway.meter import Books, Metered
 from siafu.gateway.pricing import Prices
 from siafu.gateway.retry import Retrying, RetryRules
 from siafu.gateway.transport import Transport, Upstream
+from siafu.observe.calls import CallContext
 from siafu.observe.events import Observer
 from siafu.pace.clock import Clock
 from siafu.store.records import Ledger

@@ -68,20 +68,19 @@ class Limited:
         self._throttle = Throttle(rate=rate, burst=limits.burst or max(1, int(rate or 1)))
         self._reason = "rate_limited"
         self._order = itertools.count()
-        self._queue: list[tuple[int, float, int, _Waiter]] = []
+        self._queue: list[tuple[int, float, bool, int, _Waiter]] = []
         self._waiting: dict[int, int] = {}  # priority -> waiters
         self._driver: asyncio.Task[None] | None = None
         self._wake_at = math.inf
         self.in_flight = 0
 
     async def open(self, request: ChatRequest, context: CallContext) -> Reply:
-        now = self._clock.now()
-        if self._queue or not self._free(now):
-            await self._wait(context, now)
-        else:
-            self._throttle.take(now)
-            self.in_flight += 1
         sent_at = self._clock.now()
+        if self._queue or not self._free(sent_at):
+            sent_at = await self._wait(context, sent_at)
+        else:
+            self._throttle.take(sent_at)
+            self.in_flight += 1
         try:
             reply = await self._inner.open(request, context)
         except BaseException as error:
@@ -94,13 +93,15 @@ class Limited:
     def _free(self, now: float) -> bool:
         return self.in_flight < self._limits.concurrency and self._throttle.ready(now) == 0.0
 
-    async def _wait(self, context: CallContext, now: float) -> None:
+    async def _wait(self, context: CallContext, now: float) -> float:
+        """Queue for a permit; returns when it was given."""
         self._refuse_hopeless(context, now)
         paused = self._throttle.paused_until > now
         waiter = _Waiter(context)
         priority = context.priority
+        fresh = context.since is None
         since = now if context.since is None else context.since
-        heapq.heappush(self._queue, (priority, since, next(self._order), waiter))
+        heapq.heappush(self._queue, (priority, since, fresh, next(self._order), waiter))
         self._waiting[priority] = self._waiting.get(priority, 0) + 1
         self._dispatch()
         try:
@@ -110,7 +111,7 @@ class Limited:
                 self._throttle.undo(waiter.grant)
                 self._give_back(None, now)
             if len(self._queue) > 2 * sum(self._waiting.values()) + 64:  # mostly waiters that were cancelled
-                self._queue = [entry for entry in self._queue if not entry[3].future.done()]
+                self._queue = [entry for entry in self._queue if not entry[-1].future.done()]
                 heapq.heapify(self._queue)
             raise
         finally:
@@ -118,15 +119,17 @@ class Limited:
             if self._driver is not None and not any(self._waiting.values()):
                 self._driver.cancel()  # nobody is left to admit
                 self._driver = None
+        admitted = self._clock.now()
         if paused:
             waited = Waited(
                 run=context.run,
                 task=context.task,
                 upstream=self._upstream,
                 reason=self._reason,
-                seconds=self._clock.now() - now,
+                seconds=admitted - now,
             )
             self._observer(waited)
+        return admitted
 
     def _refuse_hopeless(self, context: CallContext, now: float) -> None:
         """Raise at once for a call that could not be admitted in time."""
@@ -153,7 +156,7 @@ class Limited:
         """Admit waiters, best first, as far as permits and pace allow; see that somebody looks again in time."""
         now = self._clock.now()
         while self._queue and self.in_flight < self._limits.concurrency:
-            waiter = self._queue[0][3]
+            waiter = self._queue[0][-1]
             if waiter.future.done():  # cancelled
                 heapq.heappop(self._queue)
                 continue

@@ -26,7 +26,7 @@ from siafu.errors import (
     Unreachable,
 )
 from siafu.gateway.accounts import Account, Accounts
-from siafu.gateway.chat import ChatAnswer, ChatRequest
+from siafu.gateway.chat import ChatAnswer, ChatRequest, Usage
 from siafu.gateway.endpoint import Delta, End, EndCallback, Endpoint, PlainReply, Reply
 from siafu.gateway.pricing import Prices, Rates
 from siafu.gateway.wire import encode
@@ -38,6 +38,7 @@ from siafu.store.records import AttemptOpened, AttemptSettled, Ledger
 DEFAULT_MAX_OUTPUT = 4096
 _OUTPUT_LIMITS = ("max_completion_tokens", "max_output_tokens")
 _REFUSALS = (RateLimited, RequestRefused, AccessRefused, QuotaExhausted)
+_NOTHING = Usage()
 _Outcome = Literal["ok", "refused", "failed", "abandoned"]
 
 
@@ -53,84 +54,95 @@ class Books(msgspec.Struct, frozen=True, kw_only=True):
 class _Attempt:
     """One physical attempt between its opening and its one settlement."""
 
-    __slots__ = ("_books", "_clock", "_observer", "began", "context", "id", "model", "rates", "reserved", "upstream")
+    __slots__ = ("_metered", "began", "context", "id", "model", "rates", "reserved", "sent")
 
     def __init__(self, metered: Metered, id: str, context: CallContext, model: str, rates: Rates | None) -> None:
-        self._books = metered.books
-        self._clock = metered.clock
-        self._observer = metered.observer
-        self.upstream = metered.upstream
+        self._metered = metered
         self.id = id
         self.context = context
         self.model = model
         self.rates = rates
         self.reserved: int | None = None
-        self.began = 0.0
+        self.sent = False
+        self.began = metered.clock.now()
 
     def priced(self, answer: ChatAnswer) -> ChatAnswer:
         """The answer with its cost and the number of the attempt."""
-        rates = self.rates_of(answer)
+        rates = self._rates_of(answer.model)
         cost = None if rates is None or answer.usage is None else rates.cost(answer.usage)
         return msgspec.structs.replace(answer, usd_pico=cost, attempts=self.context.attempts + 1)
 
-    def rates_of(self, answer: ChatAnswer | None) -> Rates | None:
+    def _rates_of(self, served: str) -> Rates | None:
         """The rates of the model that answered, else those of the model that was asked."""
-        if answer is None or not answer.model or answer.model == self.model:
+        if not served or served == self.model:
             return self.rates
-        return self._books.prices.rates(answer.model, self._clock.wall()) or self.rates
+        return self._metered.books.prices.rates(served, self._metered.clock.wall()) or self.rates
 
-    def end(self, end: End) -> None:
-        """Settle: give the reservation back, charge, write the line, tell the observer."""
-        answer, error = end.answer, end.error
-        usage = None if answer is None else answer.usage
-        rates = self.rates_of(answer)
-        free = end.first_token is None and _was_free(error)
-        known = free or usage is not None
-        cost: int | None
-        if free:
-            cost = 0
-        elif usage is not None:
-            cost = None if rates is None else rates.cost(usage)
-        else:
-            cost = self.reserved
-        self._charge(cost, known)
-        line = AttemptSettled(
-            attempt=self.id,
-            outcome=_outcome(end),
-            settled_at=self._clock.wall(),
-            status=200 if error is None else getattr(error, "status", None),
-            code=_code(error),
-            served_model="" if answer is None else answer.model,
-            input_tokens=0 if usage is None else usage.input,
-            cached_tokens=0 if usage is None else usage.cached,
-            cache_write_tokens=0 if usage is None else usage.cache_write,
-            output_tokens=0 if usage is None else usage.output,
-            reasoning_tokens=0 if usage is None else usage.reasoning,
-            usage_known=known,
-            usd_pico=cost,
-            price_source="" if rates is None else rates.source,
-            price_date="" if rates is None else rates.date,
-            seconds=self._clock.now() - self.began,
-            first_token=end.first_token,
+    def answered(self, answer: ChatAnswer, first_token: float | None = None) -> None:
+        """Settle an attempt that gave a (priced) answer."""
+        usage = answer.usage
+        rates = self._rates_of(answer.model)
+        known = usage is not None
+        usage = usage or _NOTHING
+        self._settle(
+            AttemptSettled(
+                attempt=self.id,
+                outcome="ok",
+                settled_at=self._metered.clock.wall(),
+                status=200,
+                served_model=answer.model,
+                input_tokens=usage.input,
+                cached_tokens=usage.cached,
+                cache_write_tokens=usage.cache_write,
+                output_tokens=usage.output,
+                reasoning_tokens=usage.reasoning,
+                usage_known=known,
+                usd_pico=answer.usd_pico if known else self.reserved,
+                price_source="" if rates is None else rates.source,
+                price_date="" if rates is None else rates.date,
+                seconds=self._metered.clock.now() - self.began,
+                first_token=first_token,
+            )
         )
-        self._books.ledger.settle(line)
-        self._tell(line)
 
-    def _charge(self, cost: int | None, known: bool) -> None:
-        accounts, run = self._books.accounts, self.context.run
-        account = accounts.of(run)
+    def ended(self, end: End) -> None:
+        """Settle an attempt that ended in any way."""
+        if end.answer is not None:
+            self.answered(self.priced(end.answer), end.first_token)
+            return
+        free = not self.sent or (end.first_token is None and _was_free(end.error))
+        rates = self.rates
+        self._settle(
+            AttemptSettled(
+                attempt=self.id,
+                outcome=_outcome(end),
+                settled_at=self._metered.clock.wall(),
+                status=getattr(end.error, "status", None),
+                code=_code(end.error),
+                usage_known=free,
+                usd_pico=0 if free else self.reserved,
+                price_source="" if rates is None else rates.source,
+                price_date="" if rates is None else rates.date,
+                seconds=self._metered.clock.now() - self.began,
+                first_token=end.first_token,
+            )
+        )
+
+    def _settle(self, line: AttemptSettled) -> None:
+        """Give the reservation back, charge, write the line, tell the observer."""
+        accounts, context = self._metered.books.accounts, self.context
+        account = accounts.of(context.run)
         account.unpriced += self.rates is None
-        account.unknown += not known
-        accounts.settle(run, self.reserved or 0, cost or 0)
-
-    def _tell(self, line: AttemptSettled) -> None:
-        self._observer(
+        account.unknown += not line.usage_known
+        accounts.settle(context.run, self.reserved or 0, line.usd_pico or 0)
+        self._metered.books.ledger.settle(line)
+        self._metered.observer(
             AttemptEnded(
-                run=self.context.run,
-                task=self.context.task,
-                role=self.context.role,
+                run=context.run,
+                task=context.task,
+                role=context.role,
                 model=line.served_model or self.model,
-                upstream=self.upstream,
+                upstream=self._metered.upstream,
                 outcome=line.outcome,
                 code=line.code,
                 status=line.status,
@@ -173,18 +185,23 @@ class Metered:
             attempt.reserved = amount
         try:
             await books.ledger.open(self._opened(attempt))
-        except BaseException:  # nothing was sent
+        except asyncio.CancelledError as error:  # the line may have been written
+            attempt.ended(End(outcome="abandoned", error=error))
+            raise
+        except BaseException:
             books.accounts.settle(context.run, attempt.reserved or 0, 0)
             raise
-        attempt.began = self.clock.now()
+        attempt.sent, attempt.began = True, self.clock.now()
         try:
             reply = await self._inner.open(request, context)
         except BaseException as error:
-            attempt.end(End(outcome="failed", error=error))
+            attempt.ended(End(outcome="failed", error=error))
             raise
-        reply.on_end(attempt.end)
         if isinstance(reply, PlainReply):
-            return PlainReply(attempt.priced(await reply.message()), reply.head, self.clock.now() - attempt.began)
+            answer = attempt.priced(await reply.message())
+            attempt.answered(answer)
+            return PlainReply(answer, reply.head, self.clock.now() - attempt.began)
+        reply.on_end(attempt.ended)
         return _PricedReply(reply, attempt.priced)
 
     def _bounded(self, request: ChatRequest, rates: Rates | None, account: Account) -> ChatRequest:
@@ -264,9 +281,13 @@ class MemoryLedger:
 
 
 def _max_output(request: ChatRequest) -> int | None:
-    given = [request.extra[name] for name in _OUTPUT_LIMITS if name in request.extra] if request.extra else []
-    limits = [limit for limit in (request.max_tokens, *given) if isinstance(limit, int) and limit >= 0]
-    return max(limits, default=None)
+    """The most tokens of output that a request allows, of all its alternatives (`n`); None = it names no limit."""
+    if not request.extra:
+        return request.max_tokens
+    given = [request.max_tokens, *(request.extra.get(name) for name in _OUTPUT_LIMITS)]
+    limits = [limit for limit in given if isinstance(limit, int) and limit >= 0]
+    count = request.extra.get("n")
+    return max(limits) * (count if isinstance(count, int) and count > 1 else 1) if limits else None
 
 
 def _outcome(end: End) -> _Outcome:

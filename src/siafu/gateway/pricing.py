@@ -63,7 +63,10 @@ class Rates(msgspec.Struct, frozen=True, kw_only=True):
         """Pico-dollars of an answer. Cached and written tokens are parts of the input and leave it before it is
         multiplied; reasoning tokens are parts of the output.
         """
-        tier = next(tier for tier in reversed(self.tiers) if usage.input > tier.above or tier.above == 0)
+        tier = self.tiers[0]
+        for higher in self.tiers[1:]:
+            if usage.input > higher.above:
+                tier = higher
         fresh = usage.input - usage.cached - usage.cache_write
         return (
             fresh * tier.input
@@ -95,28 +98,26 @@ class Prices:
             dated.sort(key=lambda entry: entry[0])
         self._base_url = base_url
         self._table = table
-        self._found: dict[str, Lookup] = {}
+        self._found: dict[str, Rates | Lookup | None] = {}
 
     def rates(self, model: str, wall: float) -> Rates | None:
         """The rates of exactly this model at a time (seconds since 1970), None when there is no price."""
-        lookup = self._found.get(model)
-        if lookup is None:
-            lookup = self._found[model] = self._look_up(model)
+        try:
+            found = self._found[model]
+        except KeyError:
             if len(self._found) > 10_000:  # ids that an upstream makes up
                 self._found.clear()
-        return lookup(datetime.fromtimestamp(wall, UTC)) if lookup is not _none else None
+            found = self._found[model] = self._look_up(model)
+        return found if found is None or isinstance(found, Rates) else found(datetime.fromtimestamp(wall, UTC))
 
-    def _look_up(self, model: str) -> Lookup:
+    def _look_up(self, model: str) -> Rates | Lookup | None:
+        """The rates, or a function of time when they change with it."""
         dated = self._overrides.get(model)
-        if dated:
-            return lambda now: next((r for day, r in reversed(dated) if day <= now.date().isoformat()), None)
-        if not self._table:
-            return _none
-        return _from_table(model, self._base_url) or _none
-
-
-def _none(now: datetime) -> None:
-    return None
+        if not dated:
+            return _from_table(model, self._base_url) if self._table else None
+        if len(dated) == 1 and not dated[0][0]:
+            return dated[0][1]
+        return lambda now: next((rates for day, rates in reversed(dated) if day <= now.date().isoformat()), None)
 
 
 def _day(price: Price) -> str:
@@ -139,8 +140,8 @@ def _tier(above: int, fresh: Decimal, cached: Decimal | None, written: Decimal |
     return Tier(above, *(to_pico(part / _MEGA) for part in parts))
 
 
-def _from_table(model: str, base_url: str) -> Lookup | None:
-    """The look-up for a model of genai-prices: its prices may change by date and by time of day."""
+def _from_table(model: str, base_url: str) -> Rates | Lookup | None:
+    """The price of a model of genai-prices; it may change by date and by time of day."""
     import genai_prices  # noqa: PLC0415 (200 ms, and only wanted when a model is looked up)
 
     info = _find(model, base_url)
@@ -148,8 +149,7 @@ def _from_table(model: str, base_url: str) -> Lookup | None:
         return None
     source = f"genai-prices {genai_prices.__version__}"
     if not isinstance(info.prices, list):
-        rates = _table_rates(info.prices, source, "")
-        return lambda now: rates
+        return _table_rates(info.prices, source, "")
     dated = [
         (entry.constraint, _table_rates(entry.prices, source, str(getattr(entry.constraint, "start_date", ""))))
         for entry in info.prices

@@ -94,10 +94,10 @@ class Retrying:
                 return await self._inner.open(request, context)
             except ModelError as error:
                 now = self._clock.now()
-                sent = context.attempts + error.attempts
+                sent = context.attempts + (error.attempts > 0)  # 0: it was refused here and never sent
                 wait = progress.next_wait(error, self._rules, now, self._rng)
-                error.attempts = sent - first
                 if wait is None or not self._may_repeat(error, context, now + wait):
+                    error.attempts = sent - first
                     last = self._last_word(error, progress)
                     if last is error:
                         raise

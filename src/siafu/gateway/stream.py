@@ -19,7 +19,7 @@ SseEvent = tuple[bytes, bytes]
 class SseDecoder:
     """Bytes, cut anywhere, to events as (name, data). Lines may end in LF, CRLF or CR."""
 
-    __slots__ = ("_after_cr", "_data", "_name", "_open", "_seen", "max_bytes")
+    __slots__ = ("_after_cr", "_data", "_first", "_name", "_open", "_seen", "max_bytes")
 
     def __init__(self, *, max_bytes: int = MAX_ANSWER_BYTES) -> None:
         self.max_bytes = max_bytes
@@ -27,14 +27,13 @@ class SseDecoder:
         self._after_cr = False
         self._name, self._data = b"", list[bytes]()
         self._seen = 0
+        self._first = True
 
     def feed(self, chunk: bytes) -> list[SseEvent]:
         """The events that `chunk` completes.
 
         Raises: MalformedReply when the stream is larger than `max_bytes`.
         """
-        if not self._seen:
-            chunk = chunk.removeprefix(b"\xef\xbb\xbf")
         self._seen += len(chunk)
         if self._seen > self.max_bytes:
             raise malformed(f"it is larger than {self.max_bytes:,} bytes")
@@ -57,6 +56,9 @@ class SseDecoder:
 
     def _events(self, lines: list[bytes]) -> list[SseEvent]:
         events = []
+        if self._first:
+            lines[0] = lines[0].removeprefix(b"\xef\xbb\xbf")
+            self._first = False
         for line in lines:
             if line.startswith(b"data:"):
                 self._data.append(line[5:].removeprefix(b" "))

@@ -53,6 +53,10 @@ class Timeouts(msgspec.Struct, frozen=True, kw_only=True):
     idle: float = 60.0
     total: float = 600.0
 
+    def __post_init__(self) -> None:
+        if min(self.connect, self.first_byte or 1.0, self.idle, self.total) <= 0:
+            raise ConfigError("timeouts are numbers of seconds above 0")
+
 
 class Upstream(msgspec.Struct, frozen=True, kw_only=True):
     """One place where models are called. `base_url`: such as `https://host/v1`. `headers`: sent with each request.
@@ -92,7 +96,7 @@ class Transport:
             twice = ", ".join(sorted(OWN_FIELDS & set(request.extra)))
             raise RequestRefused(f"extra must not hold {twice}: set it as a field of the request", attempts=0)
         held = self._sessions.get(asyncio.get_running_loop())
-        session = held[0] if held is not None else await self._new_session()
+        session = held[0] if held is not None and not held[0].closed else await self._new_session()
         data = encode(request)
         began = self._clock.now()
         timeouts, limit = self._upstream.timeouts, self._upstream.timeouts.total
@@ -180,7 +184,10 @@ class Transport:
 
 
 class StreamReply:
-    """A streamed answer as it arrives. It is its own iterator of deltas, not a generator that a `break` leaves open."""
+    """A streamed answer as it arrives. It is its own iterator of deltas, not a generator that a `break` leaves open.
+
+    Cancelling a read gives the reply up.
+    """
 
     def __init__(self, response: aiohttp.ClientResponse, head: ReplyHead, call: _Call, clock: Clock) -> None:
         self.head = head
@@ -239,31 +246,41 @@ class StreamReply:
             events = self._decoder.feed(chunk) if chunk else self._decoder.finish()
             for event in events:
                 delta = self._assembler.feed(event)
+                if self._assembler.begun and self._first_token is None:
+                    self._first_token = self._clock.now() - self._call.began
                 if delta is not None:
                     self._ready.append(delta)
-            if self._assembler.begun and self._first_token is None:
-                self._first_token = self._clock.now() - self._call.began
             if self._assembler.done or not chunk:
-                await self._complete()
+                answer = self._assembler.answer()
+                await self._linger()
+                self._finish("completed", answer=answer)
         except (aiohttp.ClientError, OSError) as error:
-            failure = self._call.translate(error, began=True)
-            failure.__suppress_context__ = True
-            self._finish("failed", error=failure)
+            self._broke(error)
         except SiafuError as error:
             self._finish("failed", error=error)
         except BaseException:
             self._finish("abandoned")
             raise
 
-    async def _complete(self) -> None:
-        answer = self._assembler.answer()
+    def _broke(self, error: BaseException) -> None:
+        """The connection broke: a failure, unless the answer was whole and only its usage or `[DONE]` was to come."""
+        if self._assembler.finished:
+            try:
+                return self._finish("completed", answer=self._assembler.answer())
+            except ModelError as no_answer:
+                return self._finish("failed", error=no_answer)
+        failure = self._call.translate(error, began=True)
+        failure.__suppress_context__ = True  # the library's own error may hold the request's headers
+        return self._finish("failed", error=failure)
+
+    async def _linger(self) -> None:
+        """Wait a moment for the end of the body, so that the connection can be used again."""
         if not self._response.content.at_eof():
             try:
                 async with asyncio.timeout(_LINGER):
                     await self._response.content.readany()
             except (TimeoutError, aiohttp.ClientError):
-                pass  # the answer is whole; only the connection cannot be used again
-        self._finish("completed", answer=answer)
+                pass  # the answer is whole; only the connection is lost
 
     def _finish(self, outcome: Outcome, *, answer: ChatAnswer | None = None, error: SiafuError | None = None) -> None:
         if self._end is not None:

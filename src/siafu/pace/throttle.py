@@ -2,9 +2,10 @@
 learned from its refusals.
 
 After a refusal everybody waits until the hint is over (without a hint: exponential backoff with full jitter). Then
-requests leave one by one: the pace doubles each second up to 90 % of what the upstream was last seen to accept, and
-from there grows by 5 % a second until the configured rate, or no limit, is reached again (slow start and congestion
-avoidance, after Jacobson, "Congestion Avoidance and Control", 1988).
+requests leave one by one, at 90 % of the rate that the upstream was last seen to accept; from there the pace grows by
+5 % a second until the configured rate, or no limit, is reached again. An upstream that was not seen to accept anything
+is tried slowly, doubling each second until it refuses (slow start and congestion avoidance, after Jacobson,
+"Congestion Avoidance and Control", 1988).
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from random import Random
 from siafu.pace.backoff import full_jitter
 from siafu.pace.bucket import EPSILON, Bucket
 
-START = 5.0  # requests a second after a refusal by an upstream that was not seen to accept anything
+START = 10.0  # requests a second after a refusal by an upstream that was not seen to accept anything
 FLOOR = 1 / 60
 CEILING = 1000.0  # a learned pace above it is no limit any more
 SPREAD = 0.2  # seconds; processes that share a key do not all wake at the same instant
@@ -90,7 +91,7 @@ class Throttle:
             self._knee = 0.9 * seen
         elif self._pace is not None:
             self._knee = self._learned / 2
-        start = self._knee / 2 if math.isfinite(self._knee) else START
+        start = self._knee if math.isfinite(self._knee) else START
         self._learned = max(FLOOR, min(start, self.rate or math.inf))
         self._pace = Bucket(self._learned, start=self.paused_until)
         self._grown_at = self.paused_until

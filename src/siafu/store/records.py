@@ -96,7 +96,8 @@ class Journal(Protocol):
 
 class ItemRecord(msgspec.Struct, frozen=True, kw_only=True):
     """The final result of one item. `status`: ok or error. `value`: JSON bytes of what work returned (None for an
-    error). `input_print`, `work_print`: fingerprints of the item and of the work it was done with.
+    error). `input_print`, `work_print`: fingerprints of the item and of the work it was done with; an empty
+    `work_print` is not known, and so never other work than any.
     """
 
     key: str

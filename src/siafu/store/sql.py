@@ -67,8 +67,9 @@ def begin(db: sqlite3.Connection, *, name: str, work_print: str, now: float) -> 
     (spent_pico,) = db.execute("SELECT COALESCE(SUM(usd_pico), 0) FROM attempt WHERE run = ?", (run,)).fetchone()
     finished, failed, changed, changed_pico = db.execute(
         "SELECT COUNT(*) FILTER (WHERE status = 'ok'), COUNT(*) FILTER (WHERE status = 'error'),"
-        " COUNT(*) FILTER (WHERE status = 'ok' AND work_print <> ?2),"
-        " COALESCE(SUM(usd_pico) FILTER (WHERE status = 'ok' AND work_print <> ?2), 0) FROM item WHERE run = ?1",
+        " COUNT(*) FILTER (WHERE status = 'ok' AND ?2 <> '' AND work_print NOT IN ('', ?2)),"
+        " COALESCE(SUM(usd_pico) FILTER (WHERE status = 'ok' AND ?2 <> '' AND work_print NOT IN ('', ?2)), 0)"
+        " FROM item WHERE run = ?1",
         (run, work_print),
     ).fetchone()
     return run, RunState(

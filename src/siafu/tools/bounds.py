@@ -22,14 +22,14 @@ def fitted(text: str) -> str:
     return f"{head}\n[cut here: the result has {len(data):,} bytes, the limit is {MAX_RESULT_BYTES:,}]"
 
 
-def seconds_left(limit: float, tool: str, context: CallContext, clock: Clock) -> float:
-    """Seconds this call may take: `limit`, or less when the caller's deadline is nearer.
+def seconds_left(tool: str, context: CallContext, clock: Clock) -> float | None:
+    """Seconds until the caller's deadline; None = there is none.
 
-    Raises: ToolTimeout when the deadline has passed; nothing was sent.
+    Raises: ToolTimeout when it has passed, so that nothing is sent.
     """
     if context.deadline is None:
-        return limit
+        return None
     left = context.deadline - clock.now()
     if left <= 0:
         raise ToolTimeout(f"{tool} was not called, as the deadline had passed", tool=tool)
-    return min(limit, left)
+    return left

@@ -140,7 +140,8 @@ class Functions:
         function = self._functions.get(name)
         if function is None:
             raise ToolDenied(f"there is no tool {preview(name, 64)!r}", tool=preview(name, 64))
-        limit = seconds_left(function.timeout, name, context, self._clock)
+        left = seconds_left(name, context, self._clock)
+        limit = function.timeout if left is None else min(function.timeout, left)
         run = function.bind(arguments, context)
         try:
             async with asyncio.timeout(limit) as timer:

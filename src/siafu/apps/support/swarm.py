@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
 
 import msgspec
 
@@ -121,26 +120,3 @@ def outcome(route: Route, *, worked: bool, codes: set[str]) -> Outcome:
     if any(code.endswith("_not_found") for code in codes) or (route.looks_up and not codes):
         return "needs_info"
     return "unknown" if codes - {""} else "answered"
-
-
-def record(item: CustomerRequest, result: Any) -> dict[str, Any]:
-    """The line of the results file for one item; `result` is its MapResult."""
-    answer = msgspec.convert(result.value, Answer) if result.status == "ok" else None
-    return {
-        "id": item.id,
-        "user_id": item.customer,
-        "status": result.status,
-        "outcome": answer.outcome if answer else "unknown",
-        "category": answer.category if answer else None,
-        "priority": answer.priority if answer else None,
-        "answer": answer.answer if answer else None,
-        "model_used": answer.model_used if answer else None,
-        "steps": answer.steps if answer else 0,
-        "tool_calls": answer.tool_calls if answer else 0,
-        "latency_ms": round(result.seconds * 1000),
-        "tokens": {"input": result.input_tokens, "cached": result.cached_tokens, "output": result.output_tokens},
-        "usd": result.usd_pico,
-        "bucket": None,
-        "flagged": answer.flagged if answer else "",
-        "error": None if result.error is None else {"code": result.error.code, "message": result.error.message},
-    }

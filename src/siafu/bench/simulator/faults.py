@@ -75,7 +75,7 @@ RULES_MOST = 10_000
 
 class Rule(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, frozen=True):
     """A line of the script: the next `times` requests that match (None = all of them), after `skip` of them passed,
-    get this fault. `kind` may join several of one sort by `+` ("comments+split+crlf"). `match`: text that must occur in
+    get this fault. `kind` may join styles of a stream by `+` ("comments+split+crlf"). `match`: text that must occur in
     the request. `form` and `wait`: see retry_after in refusals.py. `content`, `tool_calls`, `finish_reason`: of `say`.
     `status`, `headers`, `body`: of `reply`.
     """
@@ -100,6 +100,8 @@ class Rule(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, frozen=True
         for kind in self.kinds:
             if kind not in KINDS:
                 raise ValueError(f"fault {kind[:40]!r} is unknown; known: {', '.join(KINDS)}")
+        if len(self.kinds) > 1 and not STREAM_ONLY.issuperset(self.kinds):
+            raise ValueError(f"only these can be joined by +: {', '.join(sorted(STREAM_ONLY))}")
         if self.form not in FORMS:
             raise ValueError(f"form {self.form[:40]!r} is unknown; known: {', '.join(FORMS)}")
 

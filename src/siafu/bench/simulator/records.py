@@ -13,10 +13,10 @@ import msgspec
 class Record(msgspec.Struct, kw_only=True):
     """One request. Times in seconds since the epoch; None = not known (yet).
 
-    `n`: number in order of arrival, from 1. `service_seconds`: what an idle server needs for this answer; 0 when
-    refused. `attempt`: the attempt header as sent. `limited`: which limit refused it. `fault`: what was done wrong on
-    purpose. `status`: 0 when nothing was sent. `client_left`: the client closed before the answer was complete.
-    `first_byte`: when the answer began. `body` and `reply`: only with --keep-bodies.
+    `n`: number in order of arrival, from 1. `attempt`: the attempt header as sent. `first_byte`: when the answer began.
+    `service_seconds`: what an idle server needs for this answer; 0, and `usage` None, when none began. `limited`: which
+    limit refused it. `fault`: what was done wrong on purpose. `status`: 0 when nothing was sent. `client_left`: the
+    client closed before the answer was complete. `body`, `reply`: only with --keep-bodies.
     """
 
     n: int
@@ -55,7 +55,7 @@ class Records:
     def clear(self) -> None:
         """Forget everything but the requests being answered, whose numbers go on."""
         self._ring.clear()
-        self.total = self.client_left = 0
+        self.total = self.completed = self.client_left = 0
         self.status: Counter[str] = Counter()
         self.model: Counter[str] = Counter()
         self.fault: Counter[str] = Counter()
@@ -89,7 +89,9 @@ class Records:
         self.status[str(record.status)] += 1
         self.model[record.model or ""] += 1
         self.client_left += record.client_left
-        self.service_seconds += record.service_seconds
+        if record.status == 200 and not record.client_left:
+            self.completed += 1
+            self.service_seconds += record.service_seconds
         if record.fault:
             self.fault[record.fault] += 1
         if record.limited:
@@ -105,8 +107,10 @@ class Records:
         return list(islice(self._ring, skip, skip + most))
 
     def stats(self) -> dict[str, Any]:
+        """Totals. `completed`: answered in full with 200; `service_seconds`: theirs; `tokens`: of all that began."""
         return {
             "requests": self.total,
+            "completed": self.completed,
             "by_status": dict(self.status),
             "by_model": dict(self.model),
             "by_fault": dict(self.fault),

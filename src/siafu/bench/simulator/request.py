@@ -7,6 +7,8 @@ from typing import Any
 
 import msgspec
 
+from siafu.bench.simulator.checks import schema_error
+
 ROLES = ("system", "developer", "user", "assistant", "tool")
 
 
@@ -82,9 +84,22 @@ def read(body: bytes, *, thinking: bool = False) -> Asked:
         raise Refused("this endpoint is simulated and gives one choice only; leave n away", param="n")
     if asked.most_tokens is not None and asked.most_tokens < 1:
         raise Refused("the maximum of output tokens must be at least 1", param="max_tokens", code="integer_below_min")
+    _check_format(asked.response_format)
     _check_tools(asked)
     _check_messages(asked.messages, thinking)
     return asked
+
+
+def _check_format(form: dict[str, Any] | None) -> None:
+    if form is None:
+        return
+    if form.get("type") not in ("text", "json_object", "json_schema"):
+        raise Refused("type must be text, json_object or json_schema", param="response_format.type")
+    if form["type"] == "json_schema":
+        described = form.get("json_schema")
+        wrong = schema_error(described.get("schema")) if isinstance(described, dict) else "json_schema is missing"
+        if wrong:
+            raise Refused(f"Invalid schema for response_format: {wrong}", param="response_format.json_schema")
 
 
 def _check_tools(asked: Asked) -> None:
@@ -97,8 +112,9 @@ def _check_tools(asked: Asked) -> None:
             or not isinstance(function.get("name"), str)
         ):
             raise Refused(f"tools[{number}] must be a function with a name", param=f"tools[{number}]")
-        if not isinstance(function.get("parameters") or {}, dict):
-            raise Refused("parameters must be a JSON Schema object", param=f"tools[{number}].function.parameters")
+        wrong = schema_error(function.get("parameters") or {}, "parameters")
+        if wrong:
+            raise Refused(f"Invalid schema for function: {wrong}", param=f"tools[{number}].function.parameters")
         if function["name"] in names:
             raise Refused(f"duplicate tool name {function['name']!r}", param=f"tools[{number}].function.name")
         names.add(function["name"])

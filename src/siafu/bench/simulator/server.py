@@ -22,7 +22,7 @@ from siafu.bench.simulator.reply import chunks, completion, usage_of
 from siafu.bench.simulator.request import Refused, read
 from siafu.bench.simulator.wire import Gone, chunk_tokens, events, send, send_stream, send_wrongly
 
-ATTEMPT_HEADERS = ("x-siafu-attempt", "x-stainless-retry-count")
+ATTEMPT_HEADERS = ("x-siafu-attempt", "x-stainless-retry-count")  # the second is what OpenAI's client sends
 MARK = {"x-simulated": "siafu-sim"}
 MOST_BODY_BYTES = 32 * 1024 * 1024
 DEFAULT_MODELS = {"sim-strong": STRONG, "sim-small": SMALL}
@@ -54,11 +54,11 @@ class Endpoint:
         self._seen: OrderedDict[str, int] = OrderedDict()  # sha256 of a body without attempt header -> times it came
 
     def reset(self) -> None:
-        """As after the start: no records, no cached prompts, full limits, the first script."""
+        """As after the start: no records, no cached prompts, the limits and faults of the command line."""
         self.records.clear()
         self.cache.clear()
         self._seen.clear()
-        self.limits = Limits(self.limits.settings)
+        self.limits = Limits(self.options.limits)
         self.faults = Faults(self.options.rates, self.options.rules)
 
     async def models(self, request: web.Request) -> web.StreamResponse:
@@ -149,12 +149,14 @@ class Endpoint:
         prompt = planned.prompt.encode("utf-8", "replace")
         blocks = blocks_of(asked.model, prompt)
         cached = self.cache.credit(blocks, prompt, self._now())
+        await asyncio.sleep(planned.pace.first)
+        if fault and fault.kind in BEFORE_HEADERS:
+            return await send_wrongly(request, fault.kind, Canned(0, b""), fault)
+        self.cache.remember(blocks, self._now())
+        record.first_byte = self.records.now()
         record.usage = usage_of(planned.prompt_tokens, planned.answer.tokens, min(cached, planned.prompt_tokens))
         record.service_seconds = planned.seconds
         record.finish_reason = planned.answer.finish
-        await asyncio.sleep(planned.pace.first)
-        self.cache.remember(blocks, self._now())
-        record.first_byte = self.records.now()
         if asked.stream and not (fault and fault.breaks_body):
             return await self._stream(request, record, planned, fault)
         return await self._whole(request, record, planned, fault)
@@ -178,7 +180,7 @@ class Endpoint:
         data, kind = bent_body(body, fault, planned.draws) if fault else (msgspec.json.encode(body), "application/json")
         canned = Canned(200, data, content_type=kind)
         if fault and fault.kind in WIRE:
-            record.status = 0 if fault.kind in BEFORE_HEADERS else 200
+            record.status = canned.status
             return await send_wrongly(request, fault.kind, canned, fault)
         return await self._send(request, record, canned)
 
@@ -190,8 +192,6 @@ class Endpoint:
         parts = list(chunks(planned.head, planned.answer, usage, chunk_tokens(planned.pace.per_token)))
         if self.options.keep_bodies:
             record.reply = msgspec.json.encode(parts).decode()
-        if fault and fault.kind in BEFORE_HEADERS:
-            return await send_wrongly(request, fault.kind, Canned(0, b""), fault)
         record.status = 200
         reply = web.StreamResponse(headers={**self._headers(record), "Content-Type": "text/event-stream"})
         await reply.prepare(request)

@@ -1,0 +1,1 @@
+"""Runs over files: JSON Lines in, `map` in the middle, JSON Lines out; resumed by running the same command again."""

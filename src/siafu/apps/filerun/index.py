@@ -1,0 +1,117 @@
+"""Which id stands on which line: a sorted table on disk, so that files of any size need little memory.
+
+A row is (digest of the id, line number, digest of the content), 40 bytes. Rows are sorted in memory in runs of
+`RUN_ROWS` and merged from temporary files (external merge sort: Knuth, TAOCP vol. 3, 5.4).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+import mmap
+import os
+import shutil
+import struct
+import tempfile
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import IO
+
+from siafu.border.jsonl import sync_folder
+
+RUN_ROWS = 200_000
+_ROW = struct.Struct(">16sQ16s")
+_READ_ROWS = 2_048
+
+
+def digest(data: bytes) -> bytes:
+    """16 bytes; two of 10^12 different texts are equal with a probability below 10^-14."""
+    return hashlib.blake2b(data, digest_size=16).digest()
+
+
+class Index:
+    """A sealed table: look-up by id, rows in order of the ids' digests."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self.rows = os.fstat(file.fileno()).st_size // _ROW.size
+        self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if self.rows else b""
+
+    def line(self, key: str) -> int | None:
+        """The line of an id, None when it has none."""
+        wanted = digest(key.encode())
+        at = bisect_left(range(self.rows), wanted, key=lambda row: self._row(row)[0])
+        found = self._row(at) if at < self.rows else None
+        return found[1] if found is not None and found[0] == wanted else None
+
+    def __iter__(self) -> Iterator[tuple[bytes, int, bytes]]:
+        return map(self._row, range(self.rows))
+
+    def _row(self, at: int) -> tuple[bytes, int, bytes]:
+        return _ROW.unpack_from(self._map, at * _ROW.size)
+
+    def changed_since(self, old: Index) -> Iterator[int]:
+        """Line numbers here of ids that had other content in `old`."""
+        both = heapq.merge(((*row, True) for row in self), ((*row, False) for row in old))
+        for one, other in pairwise(both):
+            if one[0] == other[0] and one[2] != other[2]:
+                yield one[1] if one[3] else other[1]
+
+    def save(self, path: Path) -> None:
+        """Write the table to `path`, durably and in one step."""
+        new = path.with_name(path.name + ".new")
+        with new.open("wb") as out:
+            self._file.seek(0)
+            shutil.copyfileobj(self._file, out)
+            out.flush()
+            os.fsync(out.fileno())
+        new.replace(path)
+        sync_folder(path.parent)
+
+    def close(self) -> None:
+        if isinstance(self._map, mmap.mmap):
+            self._map.close()
+        self._file.close()
+
+
+class Indexing:
+    """A table while it is filled: `add` in any order, then `seal` once."""
+
+    def __init__(self, run_rows: int = RUN_ROWS) -> None:
+        self._run_rows = run_rows
+        self._rows: list[bytes] = []
+        self._runs: list[IO[bytes]] = []
+
+    def add(self, key: str, line: int, content: bytes) -> None:
+        """`content`: what must stay the same for the line to count as unchanged."""
+        self._rows.append(_ROW.pack(digest(key.encode()), line, digest(content)))
+        if len(self._rows) >= self._run_rows:
+            self._rows.sort()
+            run = tempfile.TemporaryFile()  # noqa: SIM115 (closed in `seal`)
+            run.writelines(self._rows)
+            self._runs.append(run)
+            self._rows = []
+
+    def seal(self) -> tuple[Index, list[tuple[int, int]]]:
+        """The table, and pairs of lines with the same id (the first 100)."""
+        self._rows.sort()
+        twice: list[tuple[int, int]] = []
+        file = tempfile.TemporaryFile()  # noqa: SIM115 (the Index closes it)
+        last = b""
+        for row in heapq.merge(*map(_read, self._runs), self._rows):
+            if row[:16] == last[:16] and len(twice) < 100:
+                twice.append((_ROW.unpack(last)[1], _ROW.unpack(row)[1]))
+            file.write(row)
+            last = row
+        file.flush()
+        for run in self._runs:
+            run.close()
+        return Index(file), twice
+
+
+def _read(run: IO[bytes]) -> Iterable[bytes]:
+    run.seek(0)
+    while block := run.read(_READ_ROWS * _ROW.size):
+        yield from (block[at : at + _ROW.size] for at in range(0, len(block), _ROW.size))

@@ -1,0 +1,169 @@
+"""Before a run over a file: check the input, see what an earlier run left, say what is left to do.
+
+The rule of resuming: an id with a result is finished. An id with an error stays failed unless `retry_failed`; then
+its record is dropped first, and the new outcome takes its place. What the journal knows and the files lack (a process
+was killed between the two) is written again from the journal. So in the end each id has exactly one record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+
+from siafu.apps.filerun.check import SHOWN, Bits, Checked, checked
+from siafu.apps.filerun.index import Index
+from siafu.apps.filerun.job import FileJob, Plan, Watcher, Written
+from siafu.apps.filerun.place import Place, opened, set_aside
+from siafu.border.jsonl import MAX_RECORD, disk, mend, raw_lines, sift
+from siafu.errors import InputError
+from siafu.store.lock import Lock
+
+
+class FileOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """strict: refuse an input with a line that cannot be used. retry_failed: run failed items again. fresh: move what
+    an earlier run left aside and start over. limit: only the first so many lines; None = all.
+    """
+
+    strict: bool = False
+    retry_failed: bool = False
+    fresh: bool = False
+    limit: int | None = None
+
+
+class Ready(msgspec.Struct, frozen=True, kw_only=True):
+    """A run whose input is accepted and whose files are whole and locked. skip: lines that need no work."""
+
+    job: FileJob
+    where: Place
+    file: BinaryIO
+    lines: int
+    skip: Bits
+    plan: Plan
+    retry_failed: bool
+
+
+@contextmanager
+def ready(job: FileJob, where: Place, options: FileOptions, watch: Watcher) -> Iterator[Ready]:
+    """Check everything that can be checked before money is spent, and hold the run's lock while the block runs.
+
+    Nothing is written before the input is accepted. It reads files at length, so call it outside an event loop.
+
+    Raises: InputError, StoreBusy when another process works on the same output, StoreError.
+    """
+    with ExitStack() as stack:
+        file = stack.enter_context(opened(where.source))
+        with disk(where.source):
+            found = checked(job, file, limit=options.limit)
+        stack.callback(found.index.close)
+        _tell_bad(found, options.strict, watch)
+        for remark in job.remarks():
+            watch.note(remark)
+        with disk(where.folder):
+            where.folder.mkdir(parents=True, exist_ok=True)
+            stack.callback(Lock(where.folder / where.run).release)
+            if options.fresh and (number := set_aside(where)) is not None:
+                watch.note(f"started over; what was there is kept as {where.out.name}.bak-{number}")
+            done, failed = _reconcile(job, where, found, options.retry_failed, watch)
+        plan = Plan(total=found.usable + found.bad, bad=found.bad, finished=len(done), failed=len(failed))
+        yield Ready(
+            job=job,
+            where=where,
+            file=file,
+            lines=found.lines,
+            skip=done | failed,
+            plan=plan,
+            retry_failed=options.retry_failed,
+        )
+
+
+def _reconcile(job: FileJob, where: Place, found: Checked, retry: bool, watch: Watcher) -> tuple[Bits, Bits]:
+    """Make the output files whole and fit for the input; returns the lines that are finished, and those that failed
+    and stay so.
+    """
+    for path in where.outputs:
+        if cut := mend(path, lambda line: job.read_back(line) is not None, job.starts):
+            watch.note(f"{path.name} ended in half a record ({cut:,} bytes); it is kept in {path.name}.torn")
+    done, failed = _left_behind(job, where, found, watch)
+    if retry:
+        failed = Bits(found.lines)
+    _check_unchanged(where, found.index, done | failed)
+    for path in where.outputs:
+        sift(path, lambda line: not _obsolete(job.read_back(line), found.index, done, retry))
+    found.index.save(where.index)
+    return done, failed
+
+
+def _tell_bad(found: Checked, strict: bool, watch: Watcher) -> None:
+    if not found.bad:
+        return
+    shown = "; ".join(error.message for error in found.first_bad)
+    more = f"; and {found.bad - SHOWN} more" if found.bad > SHOWN else ""
+    text = f"{found.bad} of {found.bad + found.usable} lines cannot be used: {shown}{more}"
+    if strict or not found.usable:
+        raise InputError(text)
+    watch.note(text)
+
+
+def _left_behind(job: FileJob, where: Place, found: Checked, watch: Watcher) -> tuple[Bits, Bits]:
+    """The lines whose ids have a good record, and those that only have a failed one."""
+    done, failed = Bits(found.lines), Bits(found.lines)
+    strangers = twice = 0
+    for path in where.outputs:
+        for written in records(job, path):
+            line = None if written.key is None else found.index.line(written.key)
+            strangers += line is None and written.key is not None
+            if line is not None:
+                twice += written.ok and line in done
+                (done if written.ok else failed).add(line)
+    failed = failed - done
+    if strangers and not done and not failed:
+        raise InputError(
+            f"none of the ids in {where.out} stands in this input, so nothing was written there; choose another "
+            "--out, or start over with --fresh"
+        )
+    if strangers:
+        watch.note(f"{strangers} records in {where.out.name} are of ids that this input does not hold; they stay")
+    if twice:
+        watch.note(f"{twice} records in {where.out.name} repeat an id; its first record counts")
+    return done, failed
+
+
+def records(job: FileJob, path: Path) -> Iterator[Written]:
+    """The records of an output file, none for a missing one; lines that are no record are passed over."""
+    if path.exists():
+        with path.open("rb") as file:
+            for raw in raw_lines(file, max_line=MAX_RECORD):
+                written = job.read_back(raw.data or b"")
+                if written is not None:
+                    yield written
+
+
+def _check_unchanged(where: Place, index: Index, settled: Bits) -> None:
+    """Raises: InputError when a line whose record stays was another one when that record was written."""
+    if not where.index.exists():
+        return
+    old = Index(where.index.open("rb"))
+    try:
+        changed = sorted(line for line in index.changed_since(old) if line in settled)
+    finally:
+        old.close()
+    if changed:
+        shown = ", ".join(map(str, changed[:SHOWN])) + (", ..." if len(changed) > SHOWN else "")
+        raise InputError(
+            f"{len(changed)} lines of the input have changed since their results were written (line {shown}), so "
+            "their results would not fit; restore them, give them new ids, or start over with --fresh"
+        )
+
+
+def _obsolete(written: Written | None, index: Index, done: Bits, retry_failed: bool) -> bool:
+    """Whether a record is dropped at the start: it will be written again, or a good one has taken its place."""
+    if written is None or written.ok:
+        return False
+    if written.key is None:
+        return True
+    line = index.line(written.key)
+    return line is not None and (retry_failed or line in done)

@@ -1,0 +1,48 @@
+"""How a run over a file stands, read from its files and its journal, also while it works. Nothing is written."""
+
+from __future__ import annotations
+
+import msgspec
+
+from siafu.apps.filerun.index import Index
+from siafu.apps.filerun.job import FileJob
+from siafu.apps.filerun.place import Place
+from siafu.apps.filerun.prepare import records
+from siafu.errors import InputError
+from siafu.store.report import Report, Tally
+
+
+class Status(msgspec.Struct, frozen=True, kw_only=True):
+    """finished, failed: ids by their record. bad: lines that could not be used. left: ids without a record; None when
+    the input was never accepted. spent: every attempt of all sessions; None without a journal.
+    """
+
+    finished: int
+    failed: int
+    bad: int
+    left: int | None
+    spent: Tally | None
+
+
+def status(job: FileJob, where: Place) -> Status:
+    """Raises: InputError when no run has written `where.out`; StoreError."""
+    if not where.out.exists() and not where.journal.exists():
+        raise InputError(f"no run has written {where.out} from here; its journal would be {where.journal}")
+    counts = {"finished": 0, "failed": 0, "bad": 0}
+    for path in where.outputs:
+        for record in records(job, path):
+            counts["bad" if record.key is None else "finished" if record.ok else "failed"] += 1
+    left = None
+    if where.index.exists():
+        index = Index(where.index.open("rb"))
+        left = max(0, index.rows - counts["finished"] - counts["failed"])
+        index.close()
+    return Status(**counts, left=left, spent=spent(where))
+
+
+def spent(where: Place) -> Tally | None:
+    """What all sessions of a run have cost; None when there is no journal."""
+    if not where.journal.exists():
+        return None
+    with Report(where.journal) as report:
+        return report.totals(where.run).all if where.run in report.runs() else None

@@ -1,0 +1,93 @@
+"""`siafu support run` as a command over files: lines of requests in, lines of answers out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from siafu.agents.task import TaskContext
+from siafu.apps.filerun.job import Task, Written
+from siafu.apps.support.requests import Answer, CustomerRequest, parse_request
+from siafu.apps.support.swarm import Support
+from siafu.border.jsonl import LineError
+from siafu.border.money import json_usd
+from siafu.border.secrets import Secret
+from siafu.swarm.results import MapResult
+
+
+class SupportJob:
+    """A FileJob over CustomerRequests; `record` is the format of the results file."""
+
+    starts = b'{"id":'
+
+    def __init__(self, support: Support) -> None:
+        self._support = support
+
+    def prove_with(self, key: Secret | None) -> None:
+        """Sign customers' identities with `key` from now on; None = no tool server asks for them."""
+        self._support = msgspec.structs.replace(self._support, identity_key=key)
+
+    def parse(self, value: Any) -> Task:
+        """Raises: InputError naming the field."""
+        request = parse_request(value)
+        return Task(request.id, request)
+
+    def remarks(self) -> list[str]:
+        return []
+
+    def fingerprint(self) -> str:
+        return self._support.fingerprint()
+
+    async def work(self, item: CustomerRequest, ctx: TaskContext, /) -> Answer:
+        return await self._support.work(item, ctx)
+
+    def record(self, result: MapResult) -> dict[str, Any]:
+        answer = msgspec.convert(result.value, Answer, from_attributes=True) if result.ok else None
+        failed = None if result.error is None else {"code": result.error.code, "message": result.error.message}
+        return _line(result.key, result.item.item.customer, answer, result, failed)
+
+    def refusal(self, error: LineError) -> dict[str, Any]:
+        told = {"code": error.code, "message": error.message, "line": error.line}
+        return _line(None, None, None, None, told)
+
+    def read_back(self, line: bytes) -> Written | None:
+        try:
+            found = msgspec.json.decode(line, type=_Record)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return None
+        return Written(found.id, found.status == "ok")
+
+
+class _Record(msgspec.Struct):
+    id: str | None
+    user_id: str | None
+    status: str
+    outcome: str
+
+
+def _line(
+    key: str | None, customer: str | None, answer: Answer | None, result: MapResult | None, error: dict[str, Any] | None
+) -> dict[str, Any]:
+    return {
+        "id": key,
+        "user_id": customer,
+        "status": "ok" if error is None else "error",
+        "outcome": answer.outcome if answer else "unknown",
+        "category": answer.category if answer else None,
+        "priority": answer.priority if answer else None,
+        "answer": answer.answer if answer else None,
+        "model_used": answer.model_used if answer else None,
+        "steps": answer.steps if answer else 0,
+        "tool_calls": answer.tool_calls if answer else 0,
+        "latency_ms": round(result.seconds * 1000) if result else 0,
+        "tokens": {
+            "input": result.input_tokens if result else 0,
+            "cached": result.cached_tokens if result else 0,
+            "output": result.output_tokens if result else 0,
+        },
+        "usd": json_usd(result.usd_pico) if result else 0,
+        "bucket": None,
+        "flagged": answer.flagged if answer else "",
+        "error": error,
+    }

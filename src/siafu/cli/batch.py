@@ -1,0 +1,164 @@
+"""`siafu batch`: files of OpenAI-Batch lines."""
+
+from __future__ import annotations
+
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from siafu.apps.filerun.place import Place
+    from siafu.cli.progress import Progress
+    from siafu.config.assembly import House
+
+app = typer.Typer(
+    help="Run a file of OpenAI-Batch lines against any OpenAI-compatible endpoint. Run again, it goes on.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    epilog="""\b
+Examples:
+  siafu batch check requests.jsonl      what is in it? no call is made
+  siafu batch run requests.jsonl --out results.jsonl
+                                        run it; run again, it goes on
+  siafu batch status results.jsonl      how far is it, what did it cost?
+\b
+A line: {"custom_id": "q1", "method": "POST", "url": "/v1/chat/completions",
+         "body": {"model": "gpt-4.1-mini", "messages": [...]}}
+""",
+)
+
+Source = typer.Argument(metavar="FILE", help="Requests, one a line; - reads standard input.")
+Errors = typer.Option(
+    None, "--errors", help="Where failed lines go. Default: OUT with .errors.jsonl", show_default=False
+)
+Config = typer.Option(None, "--config", help="Settings file. Default: ./siafu.toml", show_default=False)
+Limit = typer.Option(None, "--limit", min=1, help="Only the first so many lines.")
+AsJson = typer.Option(False, "--json", help="Print JSON.")
+
+
+@app.command(
+    "run",
+    epilog="""\b
+Examples:
+  siafu batch run requests.jsonl --out results.jsonl --budget "5 USD"
+  siafu batch run requests.jsonl --out results.jsonl --retry-failed
+  siafu batch run requests.jsonl --out try.jsonl --limit 10 --model NAME
+\b
+Each id ends with one line in OUT or in the errors file, in any order. Lines
+that cannot be used become errors. A request to stream is left away.
+Exit code: 0 all succeeded, 1 some failed, 2 wrong use, 3 budget reached,
+130 interrupted.
+""",
+)
+def run(
+    file: Path = Source,
+    out: Path = typer.Option(..., "--out", "-o", help="Where results go; an existing file is resumed."),
+    errors: Path | None = Errors,
+    concurrency: int | None = typer.Option(None, min=1, max=10_000, help="Calls at once. Default: 100"),
+    rpm: float | None = typer.Option(None, help="Requests a minute. Default: learned from the endpoint's 429s"),
+    budget: str | None = typer.Option(None, help='Stop before this is spent, such as "5 USD".'),
+    allow_unpriced: bool = typer.Option(False, "--allow-unpriced", help="Under a budget, also models without a price."),
+    model: str | None = typer.Option(None, help="Ask this model, whatever the lines say."),
+    base_url: str | None = typer.Option(None, help="The endpoint, such as https://host/v1. Default: from the settings"),
+    limit: int | None = Limit,
+    strict: bool = typer.Option(False, "--strict", help="Refuse a file with a line that cannot be used."),
+    retry_failed: bool = typer.Option(False, "--retry-failed", help="Run failed lines again."),
+    fresh: bool = typer.Option(False, "--fresh", help="Start over; what is there is kept as *.bak-N."),
+    config: Path | None = Config,
+    json: bool = AsJson,
+    quiet: bool = typer.Option(False, "--quiet", "-q", help="No progress."),
+) -> None:
+    """Run every line of FILE; resume when OUT exists."""
+    from siafu.apps.batch import BatchJob
+    from siafu.apps.filerun.prepare import FileOptions
+    from siafu.border.money import parse_usd
+    from siafu.cli.filerun import run_file
+    from siafu.config.assembly import Plan, opened
+    from siafu.config.settings import load
+    from siafu.swarm.options import MapOptions
+
+    flags = {"limits.concurrency": concurrency, "limits.rpm": rpm, "endpoint.base_url": base_url}
+    settings = load(config=config, flags=flags)
+    where = _place(file, out, errors, settings.home)
+    budget_pico = None if budget is None else parse_usd(budget)
+
+    def open_house(progress: Progress) -> AbstractAsyncContextManager[House]:
+        plan = Plan(
+            run=where.run,
+            journal=where.journal,
+            budget_pico=budget_pico,
+            allow_unpriced=allow_unpriced,
+            observer=progress,
+            notice=progress.note,
+        )
+        return opened(settings, plan)
+
+    run_file(
+        BatchJob(where.run, model),
+        where,
+        FileOptions(strict=strict, retry_failed=retry_failed, fresh=fresh, limit=limit),
+        MapOptions(concurrency=settings.limits.concurrency),
+        open_house,
+        quiet=quiet,
+        as_json=json,
+    )
+
+
+@app.command("check")
+def check(file: Path = Source, limit: int | None = Limit, json: bool = AsJson) -> None:
+    """Look at every line of FILE without a call: what can be used, what not, how much it is about."""
+    from siafu.apps import batch
+    from siafu.border.text import printable
+    from siafu.cli.filerun import encode
+
+    found = batch.check(file, limit=limit)
+    if json:
+        typer.echo(encode(found))
+    else:
+        most = found.output_tokens_at_most
+        output = "some without a maximum of output" if most is None else f"at most {most:,} tokens of output"
+        typer.echo(f"{found.usable:,} of {found.usable + found.bad:,} lines can be run")
+        typer.echo(f"about {found.input_tokens_about:,} tokens of input, {output}")
+        for model, count in found.models.items():
+            typer.echo(printable(f"{count:>9,}  {model}"))
+        for error in found.first_bad:
+            typer.echo(printable(error.message))
+        if found.bad > len(found.first_bad):
+            typer.echo(f"and {found.bad - len(found.first_bad):,} more that cannot be used")
+    raise typer.Exit(1 if found.bad else 0)
+
+
+@app.command("status")
+def status(
+    out: Path = typer.Argument(metavar="OUT", help="The results file of a run."),
+    errors: Path | None = Errors,
+    config: Path | None = Config,
+    json: bool = AsJson,
+) -> None:
+    """Say how far the run that writes OUT is, and what it has cost; also while it works."""
+    from siafu.apps import batch
+    from siafu.apps.filerun.status import status as look
+    from siafu.cli.filerun import costs, describe, encode
+    from siafu.config.settings import load
+
+    where = _place(Path("-"), out, errors, load(config=config).home)
+    found = look(batch.BatchJob(where.run), where)
+    counts: dict[str, Any] = {
+        "finished": found.finished, "failed": found.failed, "bad_lines": found.bad, "left": found.left
+    }  # fmt: skip
+    if json:
+        typer.echo(encode({"run": where.run, **counts, **costs(found.spent)}))
+        return
+    for name, count in counts.items():
+        typer.echo(f"{name.replace('_', ' '):<10} {'?' if count is None else f'{count:,}'}")
+    if found.spent is not None:
+        typer.echo(f"{'spent':<10} {describe(found.spent)}")
+
+
+def _place(source: Path, out: Path, errors: Path | None, home: Path) -> Place:
+    from siafu.apps.filerun.place import place
+
+    return place(source, out, errors or out.parent / f"{out.stem}.errors.jsonl", home)

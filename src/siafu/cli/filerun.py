@@ -1,0 +1,164 @@
+"""What every command over files does at the front door: run, stop on a signal, say how it ended."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shlex
+import signal
+import sys
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import typer
+
+from siafu.apps.filerun.job import FileJob
+from siafu.apps.filerun.place import STDIN, Place
+from siafu.apps.filerun.prepare import FileOptions, Ready, ready
+from siafu.apps.filerun.run import Outcome, nothing_left, run
+from siafu.apps.filerun.status import spent
+from siafu.border.money import json_usd, show_usd
+from siafu.border.text import printable
+from siafu.cli.progress import Progress, span
+from siafu.config.assembly import House
+from siafu.errors import Interrupted
+from siafu.store.report import Tally
+from siafu.swarm.options import MapOptions
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+OpenHouse = Callable[[Progress], AbstractAsyncContextManager[House]]
+
+
+def run_file(
+    job: FileJob,
+    where: Place,
+    options: FileOptions,
+    map_options: MapOptions,
+    open_house: OpenHouse,
+    *,
+    quiet: bool = False,
+    as_json: bool = False,
+) -> None:
+    """Run `job` over a file and end the command with its exit code.
+
+    open_house: builds endpoint, store and tools, once the input is accepted. Results go to the files, the summary to
+    stdout, progress and notes to stderr.
+
+    Raises: Interrupted on SIGINT or SIGTERM, with the command that goes on; InputError, ConfigError, StoreError.
+    """
+    with Progress(where.out.name, quiet=quiet) as progress, ready(job, where, options, progress) as prepared:
+        outcome = asyncio.run(_until_signal(_work(prepared, map_options, open_house, progress), progress))
+    cost = spent(where)
+    typer.echo(_json(where, outcome, cost) if as_json else _text(where, outcome, cost))
+    if outcome.session.stopped:
+        typer.echo(f"siafu: {outcome.session.stop_message}; to go on: {_again(sys.argv)}", err=True)
+    raise typer.Exit(outcome.exit_code)
+
+
+async def _work(prepared: Ready, options: MapOptions, open_house: OpenHouse, progress: Progress) -> Outcome:
+    if not prepared.plan.todo:
+        return nothing_left(prepared, progress)
+    async with open_house(progress) as house:
+        if house.store is None:
+            raise TypeError("a run over a file needs a store")
+        return await run(prepared, house.around, house.store, options, progress)
+
+
+async def _until_signal(work: Coroutine[Any, Any, Outcome], progress: Progress) -> Outcome:
+    """Await `work`. The first SIGINT or SIGTERM cancels it and waits for its end, the second ends the process."""
+    loop = asyncio.get_running_loop()
+    task = loop.create_task(work)
+    stopping = False
+
+    def stop() -> None:
+        nonlocal stopping
+        if stopping:
+            progress.restore()
+            os._exit(Interrupted.exit_code)
+        stopping = True
+        progress.note("stopping; waiting for what is in flight (once more to end at once)")
+        task.cancel()
+
+    for number in SIGNALS:
+        loop.add_signal_handler(number, stop)
+    try:
+        return await task
+    except asyncio.CancelledError:
+        if not stopping:
+            raise
+        done = f"{progress.counts.done:,} of {progress.counts.plan.total:,} lines are done"
+        raise Interrupted(f"interrupted; {done}, all is kept. To go on:\n  {_again(sys.argv)}") from None
+    finally:
+        for number in SIGNALS:
+            loop.remove_signal_handler(number)
+
+
+def _again(argv: Sequence[str]) -> str:
+    """The command that goes on where this one stopped: itself, without `--fresh`."""
+    program = [sys.executable, "-m", "siafu"] if Path(argv[0]).name == "__main__.py" else [argv[0]]
+    command = shlex.join([*program, *(word for word in argv[1:] if word != "--fresh")])
+    return command + ("  (with the same input on stdin)" if str(STDIN) in argv else "")
+
+
+def _text(where: Place, outcome: Outcome, cost: Tally | None) -> str:
+    session = outcome.session
+    lines = [f"{outcome.finished:,} of {outcome.total:,} lines answered in {printable(str(where.out))}"]
+    if outcome.failed:
+        lines.append(f"{outcome.failed:,} failed, see {printable(str(where.errors or where.out))}")
+    if outcome.left:
+        lines.append(f"{outcome.left:,} left")
+    if session.restored:
+        lines.append(f"{session.restored:,} written from the journal, without a call")
+    if cost is not None:
+        lines.append(f"{describe(cost)}; {span(session.seconds)} this time")
+    return "\n".join(lines)
+
+
+def describe(cost: Tally) -> str:
+    """Calls, tokens and cost of all sessions, for people."""
+    usd = show_usd(cost.usd_pico)
+    if cost.unknown:
+        usd += f" to {show_usd(cost.usd_pico + cost.unknown_pico)}"
+    if cost.unpriced:
+        usd = f"cost unknown for {cost.unpriced:,} calls without a price" + (f", else {usd}" if cost.usd_pico else "")
+    return f"{cost.calls:,} calls, {cost.input_tokens:,} + {cost.output_tokens:,} tokens, {usd}"
+
+
+def _json(where: Place, outcome: Outcome, cost: Tally | None) -> str:
+    session = outcome.session
+    return encode(
+        {
+            "run": where.run,
+            "out": str(where.out),
+            "errors": None if where.errors is None else str(where.errors),
+            "total": outcome.total,
+            "finished": outcome.finished,
+            "failed": outcome.failed,
+            "left": outcome.left,
+            "restored": session.restored,
+            "stopped": session.stopped or None,
+            "seconds": round(session.seconds, 3),
+            **costs(cost),
+        }
+    )
+
+
+def costs(cost: Tally | None) -> dict[str, Any]:
+    """The cost of all sessions for JSON. `usd_at_most`: calls of unknown usage taken at their reservation."""
+    if cost is None:
+        return {"calls": None, "tokens": None, "usd": None, "usd_at_most": None}
+    known = cost.calls == 0 or cost.unpriced < cost.calls
+    return {
+        "calls": cost.calls,
+        "tokens": {"input": cost.input_tokens, "cached": cost.cached_tokens, "output": cost.output_tokens},
+        "usd": json_usd(cost.usd_pico) if known else None,
+        "usd_at_most": json_usd(cost.usd_pico + cost.unknown_pico) if known and not cost.unpriced else None,
+    }
+
+
+def encode(value: Any) -> str:
+    """One line of JSON for stdout."""
+    return msgspec.json.encode(value).decode()

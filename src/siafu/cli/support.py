@@ -1,0 +1,184 @@
+"""`siafu support`: a swarm that answers an online shop's customers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from siafu.apps.support.requests import CustomerRequest
+    from siafu.apps.support.routes import Tier
+    from siafu.apps.support.swarm import StepListener, Support
+    from siafu.cli.progress import Progress
+    from siafu.config.assembly import House
+    from siafu.config.settings import Settings
+    from siafu.swarm.results import MapResult
+
+app = typer.Typer(
+    help="Answer customers of an online shop: a strong model sorts each request, cheap agents look things up over MCP "
+    "and answer, each with its own context and only its role's tools.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    epilog="""\b
+Examples:
+  siafu support ask "주문 1001 어디쯤 왔나요?" --customer kim      one request, every step shown
+  siafu support run requests.jsonl --out results.jsonl       many; the same command resumes
+\b
+A line: {"id": "r1", "customer": "kim", "text": "...", "created_at"?: "...", "lang"?: "ko"}
+`siafu init` writes examples; `siafu shop orders` lists what customers can ask about.
+""",
+)
+
+BaseUrl = typer.Option(None, help="The endpoint, such as https://host/v1. Default: from the settings")
+Strong = typer.Option(None, "--strong", help="Model that sorts requests and answers delicate ones.")
+Cheap = typer.Option(None, "--cheap", help="Model that answers most requests.")
+Database = typer.Option(
+    None, "--database", envvar="SIAFU_SHOP_DATABASE_URL", help="The example shop's database.", show_default=False
+)
+Config = typer.Option(None, "--config", help="Settings file. Default: ./siafu.toml", show_default=False)
+AsJson = typer.Option(False, "--json", help="Print JSON.")
+
+
+@app.command(
+    "run",
+    epilog="""\b
+Examples:
+  siafu support run requests.jsonl --out results.jsonl --budget "2 USD"
+  siafu support run requests.jsonl --out results.jsonl --retry-failed
+\b
+Each request ends with one line in OUT, answered or failed, in any order. Exit code: 0 all answered, 1 some failed, 2
+wrong use, 3 budget reached, 130 interrupted.
+""",
+)
+def run(
+    source: Path = typer.Argument(metavar="FILE", help="Requests, one a line; - reads standard input."),
+    out: Path = typer.Option(..., "--out", "-o", help="Where answers go; an existing file is resumed."),
+    concurrency: int | None = typer.Option(None, min=1, max=10_000, help="Requests at once. Default: 100"),
+    rpm: float | None = typer.Option(None, help="Model calls a minute. Default: learned from the endpoint's 429s"),
+    budget: str | None = typer.Option(None, help='Stop before this is spent, such as "2 USD".'),
+    allow_unpriced: bool = typer.Option(False, "--allow-unpriced", help="Under a budget, also models without a price."),
+    strong: str | None = Strong,
+    cheap: str | None = Cheap,
+    base_url: str | None = BaseUrl,
+    database: Path | None = Database,
+    limit: int | None = typer.Option(None, min=1, help="Only the first so many lines."),
+    strict: bool = typer.Option(False, "--strict", help="Refuse a file with a line that cannot be used."),
+    retry_failed: bool = typer.Option(False, "--retry-failed", help="Run failed requests again."),
+    fresh: bool = typer.Option(False, "--fresh", help="Start over; what is there is kept as *.bak-N."),
+    config: Path | None = Config,
+    json: bool = AsJson,
+    quiet: bool = typer.Option(False, "--quiet", "-q", help="No progress."),
+) -> None:
+    """Answer every request of FILE; resume when OUT exists."""
+    from siafu.apps.filerun.place import place
+    from siafu.apps.filerun.prepare import FileOptions
+    from siafu.apps.support.job import SupportJob
+    from siafu.border.money import parse_usd
+    from siafu.cli.filerun import run_file
+    from siafu.config.assembly import Plan, opened
+    from siafu.config.servers import support_desk
+    from siafu.swarm.options import MapOptions
+
+    settings = _settings(config, base_url, strong, cheap, concurrency=concurrency, rpm=rpm)
+    where = place(source, out, None, settings.home)
+    budget_pico = None if budget is None else parse_usd(budget)
+    job = SupportJob(_support(settings))
+
+    @contextlib.asynccontextmanager
+    async def open_house(progress: Progress) -> AsyncIterator[House]:
+        async with support_desk(settings, database=database) as desk:
+            job.prove_with(desk.identity_key)
+            plan = Plan(
+                run=where.run,
+                journal=where.journal,
+                budget_pico=budget_pico,
+                allow_unpriced=allow_unpriced,
+                tools=desk.tools,
+                observer=progress,
+                notice=progress.note,
+            )
+            async with opened(settings, plan) as house:
+                yield house
+
+    run_file(
+        job,
+        where,
+        FileOptions(strict=strict, retry_failed=retry_failed, fresh=fresh, limit=limit),
+        MapOptions(concurrency=settings.limits.concurrency, user=lambda task: task.item.customer),
+        open_house,
+        quiet=quiet,
+        as_json=json,
+    )
+
+
+@app.command("ask")
+def ask(
+    text: str = typer.Argument(help="What the customer writes."),
+    customer: str = typer.Option(..., "--customer", help="Who asks: the authenticated customer."),
+    strong: str | None = Strong,
+    cheap: str | None = Cheap,
+    base_url: str | None = BaseUrl,
+    database: Path | None = Database,
+    config: Path | None = Config,
+    json: bool = AsJson,
+) -> None:
+    """Answer one request and show every step."""
+    from siafu.apps.support.job import SupportJob
+    from siafu.apps.support.requests import parse_request
+    from siafu.cli.filerun import encode
+    from siafu.cli.steps import show_answer, show_step
+
+    settings = _settings(config, base_url, strong, cheap)
+    request = parse_request({"id": "ask", "customer": customer, "text": text})
+    job = SupportJob(_support(settings, on_step=None if json else show_step))
+    result = asyncio.run(_answer(settings, job, request, database))
+    record = job.record(result)
+    if json:
+        typer.echo(encode(record))
+    elif record["error"] is not None:
+        typer.echo(f"siafu: {record['error']['code']}: {record['error']['message']}", err=True)
+    else:
+        show_answer(record)
+    raise typer.Exit(0 if result.ok else 1)
+
+
+async def _answer(settings: Settings, job: Any, request: CustomerRequest, database: Path | None) -> MapResult:
+    from siafu.apps.filerun.job import Task
+    from siafu.config.assembly import Plan, opened
+    from siafu.config.servers import support_desk
+    from siafu.swarm.map import map_items
+    from siafu.swarm.options import MapOptions
+
+    async def work(task: Task, ctx: Any) -> Any:
+        return await job.work(task.item, ctx)
+
+    async with support_desk(settings, database=database) as desk:
+        job.prove_with(desk.identity_key)
+        plan = Plan(run="ask", tools=desk.tools, notice=lambda text: typer.echo(f"siafu: {text}", err=True))
+        async with opened(settings, plan) as house:
+            options = MapOptions(run="ask", concurrency=1, key=lambda task: task.key)
+            item = [Task(request.id, request)]
+            async with map_items(work, item, around=house.around, store=None, options=options) as results:
+                return await anext(results)
+
+
+def _settings(
+    config: Path | None, base_url: str | None, strong: str | None, cheap: str | None, **limits: Any
+) -> Settings:
+    from siafu.config.settings import load
+
+    flags = {"endpoint.base_url": base_url, "models.strong": strong, "models.cheap": cheap}
+    return load(config=config, flags={**flags, **{f"limits.{name}": value for name, value in limits.items()}})
+
+
+def _support(settings: Settings, on_step: StepListener | None = None) -> Support:
+    from siafu.apps.support.swarm import Support
+
+    models: dict[Tier, str] = {"strong": settings.model("strong"), "cheap": settings.model("cheap")}
+    return Support(models=models, on_step=on_step)

@@ -1,0 +1,150 @@
+"""What a map gives back: one result an item, and the sums over all of them."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from siafu.border.secrets import redact
+from siafu.border.text import clean
+from siafu.errors import SiafuError
+from siafu.observe.events import Discarded, Event, Replayed
+from siafu.swarm.ending import root_cause
+from siafu.swarm.intake import Entry
+
+MAX_MESSAGE = 2000
+
+
+class MapError(msgspec.Struct, frozen=True):
+    """`code`: stable word for machines, that of the SiafuError, or work_failed, duplicate_key,
+    input_changed. `message`: for people, with secrets masked.
+    """
+
+    code: str
+    message: str
+
+
+class MapResult(msgspec.Struct, frozen=True, kw_only=True):
+    """How one item ended.
+
+    value: what the work returned; None for an error. error: None when ok. exception: the live exception with its
+    traceback; None when restored. seconds: of work. usd_pico: cost of all its answers, None when one is unknown.
+    calls, tool_calls: answers got, journaled ones included. restored: it ended in an earlier session, nothing ran now
+    (calls and tool_calls are 0 then).
+    """
+
+    key: str
+    index: int
+    item: Any
+    status: Literal["ok", "error"]
+    value: Any = None
+    error: MapError | None = None
+    exception: BaseException | None = None
+    seconds: float = 0.0
+    usd_pico: int | None = 0
+    input_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+    calls: int = 0
+    tool_calls: int = 0
+    restored: bool = False
+
+    @property
+    def ok(self) -> bool:
+        return self.status == "ok"
+
+
+def tell(error: BaseException) -> str:
+    """`error` for people: its message, with its class when it is none of ours; masked, at most 2,000 characters."""
+    text = error.message if isinstance(error, SiafuError) else f"{type(error).__name__}: {error}"
+    return redact(clean(text))[:MAX_MESSAGE]
+
+
+def failure(entry: Entry, error: BaseException, *, code: str = "", **costs: Any) -> MapResult:
+    """The error result of an item. `code` empty = that of the error."""
+    cause = root_cause(error)
+    own = cause.code if isinstance(cause, SiafuError) else "work_failed"
+    return MapResult(
+        key=entry.name.key,
+        index=entry.index,
+        item=entry.item,
+        status="error",
+        error=MapError(code or own, tell(cause)),
+        exception=error,
+        **costs,
+    )
+
+
+class MapSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """The sums so far.
+
+    read: items read = ok + failed + left. ok, failed: ended so, restored ones included. left: read and not ended: at
+    the end of a run, those that a stop left for the next session; never recorded as failed.
+    usd_pico: cost of all results; usd_unknown: results whose cost is not known. restored_usd_pico: the part that
+    earlier sessions paid for.
+    replayed: calls answered from the journal. changed: finished items that ran again as the work changed.
+    discarded: journaled answers that no longer fitted; billed_again_pico: what they had cost the first time.
+    in_flight_lost, in_flight_lost_pico: calls under way when the last process ended, and their largest possible cost.
+    peak: most items worked on at once. abandoned: pieces of work that did not end when cancelled.
+    stopped: why the run ended early: budget_reached, quota_exhausted, access_refused, unpriced_model,
+    deadline_reached, failed or closed; empty when it did not. stop_message: the same for people.
+    seconds: wall time.
+    """
+
+    read: int = 0
+    ok: int = 0
+    failed: int = 0
+    left: int = 0
+    restored: int = 0
+    usd_pico: int = 0
+    usd_unknown: int = 0
+    restored_usd_pico: int = 0
+    input_tokens: int = 0
+    cached_tokens: int = 0
+    output_tokens: int = 0
+    calls: int = 0
+    tool_calls: int = 0
+    replayed: int = 0
+    changed: int = 0
+    discarded: int = 0
+    billed_again_pico: int = 0
+    in_flight_lost: int = 0
+    in_flight_lost_pico: int = 0
+    peak: int = 0
+    abandoned: int = 0
+    stopped: str = ""
+    stop_message: str = ""
+    seconds: float = 0.0
+
+    @property
+    def budget_reached(self) -> bool:
+        return self.stopped == "budget_reached"
+
+
+class Tally:
+    """Adds up results and events. `sums` holds the fields of MapSummary by name."""
+
+    def __init__(self) -> None:
+        self.sums: dict[str, int] = dict.fromkeys(
+            (f.name for f in msgspec.structs.fields(MapSummary) if f.type is int), 0
+        )
+
+    def add(self, result: MapResult) -> None:
+        sums = self.sums
+        sums["ok" if result.ok else "failed"] += 1
+        sums["restored"] += result.restored
+        for name in ("input_tokens", "cached_tokens", "output_tokens", "calls", "tool_calls"):
+            sums[name] += getattr(result, name)
+        if result.usd_pico is None:
+            sums["usd_unknown"] += 1
+        else:
+            sums["usd_pico"] += result.usd_pico
+            sums["restored_usd_pico"] += result.usd_pico * result.restored
+
+    def see(self, event: Event) -> None:
+        if isinstance(event, Replayed):
+            self.sums["replayed"] += 1
+        elif isinstance(event, Discarded):
+            self.sums["discarded"] += 1
+            self.sums["billed_again_pico"] += event.usd_pico or 0

@@ -1,0 +1,102 @@
+"""`siafu batch` as a process: exit codes, what is printed where."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ENV = {name: value for name, value in os.environ.items() if not name.startswith(("SIAFU_", "OPENAI_"))}
+
+
+def siafu(folder: Path, *words: str, stdin: bytes | None = None) -> subprocess.CompletedProcess[bytes]:
+    command = [sys.executable, "-m", "siafu", "batch", *words]
+    return subprocess.run(command, cwd=folder, input=stdin, capture_output=True, env=ENV, timeout=60, check=False)
+
+
+def requests(*ids: str, **body: Any) -> bytes:
+    message = [{"role": "user", "content": "재고가 있나요?"}]
+    rows = [{"custom_id": name, "body": {"model": "gpt-4.1-mini", "messages": message, **body}} for name in ids]
+    return b"".join(json.dumps(row).encode() + b"\n" for row in rows)
+
+
+def test_a_file_is_run_resumed_and_looked_at(tmp_path: Path) -> None:
+    (tmp_path / "in.jsonl").write_bytes(requests("a", "b") + b"no\n")
+    ended = siafu(tmp_path, "run", "in.jsonl", "--out", "결과.jsonl", "--limit", "2", "--budget", "1 USD", "--json")
+    assert ended.returncode == 0, ended.stderr.decode()
+    summary = json.loads(ended.stdout)
+    assert (summary["total"], summary["finished"], summary["left"], summary["calls"]) == (2, 2, 0, 2)
+    assert 0 < summary["usd"] <= summary["usd_at_most"] < 0.01
+    assert b"SIMULATED" in ended.stderr
+
+    ended = siafu(tmp_path, "run", "in.jsonl", "--out", "결과.jsonl")
+    assert ended.returncode == 1
+    assert "2 of 3 lines answered in 결과.jsonl\n1 failed, see 결과.errors.jsonl" in ended.stdout.decode()
+    assert b"line 3 is not valid JSON" in ended.stderr
+    assert b"SIMULATED" not in ended.stderr  # nothing was left to ask
+
+    ended = siafu(tmp_path, "status", "결과.jsonl", "--json")
+    found = json.loads(ended.stdout)
+    assert (found["finished"], found["bad_lines"], found["left"], found["calls"]) == (2, 1, 0, 2)
+
+
+def test_standard_input_is_read(tmp_path: Path) -> None:
+    ended = siafu(tmp_path, "run", "-", "--out", "out.jsonl", "--quiet", stdin=requests("a"))
+    assert ended.returncode == 0, ended.stderr.decode()
+    assert len((tmp_path / "out.jsonl").read_bytes().splitlines()) == 1
+
+
+def test_a_budget_ends_the_run_and_more_of_it_goes_on(tmp_path: Path) -> None:
+    (tmp_path / "in.jsonl").write_bytes(requests(*map(str, range(8)), max_tokens=100))
+    run = ("run", "in.jsonl", "--out", "out.jsonl", "--concurrency", "1", "--json", "--budget")
+    ended = siafu(tmp_path, *run, "0.0003 USD")
+    assert ended.returncode == 3, ended.stderr.decode()
+    summary = json.loads(ended.stdout)
+    assert 0 < summary["finished"] < 8
+    assert summary["left"] == 8 - summary["finished"]
+    assert summary["stopped"] == "budget_reached"
+    assert b"to go on: " in ended.stderr
+    ended = siafu(tmp_path, *run, "1 USD")
+    assert (ended.returncode, json.loads(ended.stdout)["calls"]) == (0, 8)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("run", "in.jsonl", "--out", "in.jsonl"), "same file"),
+        (("run", "none.jsonl", "--out", "out.jsonl"), "cannot read none.jsonl"),
+        (("run", "in.jsonl", "--out", "."), "no regular file"),
+        (("run", "in.jsonl", "--out", "-"), "go to a file"),
+        (("run", "in.jsonl", "--out", "notes.txt"), "nothing was written"),
+        (("run", "in.jsonl", "--out", "out.jsonl", "--budget", "much"), "US dollars"),
+        (("run", "twice.jsonl", "--out", "out.jsonl"), "lines 1 and 2"),
+        (("check", "twice.jsonl"), "lines 1 and 2"),
+        (("status", "out.jsonl"), "no run has written out.jsonl"),
+        (("run", "in.jsonl"), "--out"),
+    ],
+)
+def test_wrong_use_is_told_and_exits_with_2(tmp_path: Path, words: tuple[str, ...], told: str) -> None:
+    (tmp_path / "in.jsonl").write_bytes(requests("a"))
+    (tmp_path / "twice.jsonl").write_bytes(requests("a", "a"))
+    (tmp_path / "notes.txt").write_bytes(b"my notes\n")
+    ended = siafu(tmp_path, *words)
+    assert ended.returncode == 2
+    assert told in ended.stderr.decode()
+    assert ended.stdout == b""
+    assert (tmp_path / "notes.txt").read_bytes() == b"my notes\n"
+
+
+def test_check_tells_what_is_in_a_file(tmp_path: Path) -> None:
+    (tmp_path / "in.jsonl").write_bytes(requests("a", "b") + b"\x1b[31mno\n")
+    ended = siafu(tmp_path, "check", "in.jsonl")
+    assert ended.returncode == 1
+    assert "2 of 3 lines can be run" in ended.stdout.decode()
+    assert "line 3" in ended.stdout.decode()
+    assert b"\x1b" not in ended.stdout
+    assert json.loads(siafu(tmp_path, "check", "in.jsonl", "--json").stdout)["usable"] == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["in.jsonl"]

@@ -1,0 +1,135 @@
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from siafu.pace.throttle import SPREAD, START, Throttle
+
+NOW = 1_000_000.0
+
+
+def grants(throttle: Throttle, start: float, seconds: float) -> list[float]:
+    """When requests leave, if there is always one that waits and each is answered at once."""
+    now, sent = start, []
+    while (now := now + throttle.ready(now)) < start + seconds:
+        if throttle.ready(now) == 0.0:
+            throttle.take(now)
+            throttle.accepted(now)
+            sent.append(now)
+    return sent
+
+
+def test_without_a_limit_and_refusals_nobody_waits() -> None:
+    throttle = Throttle()
+    for _ in range(1000):
+        assert throttle.ready(NOW) == 0.0
+        throttle.take(NOW)
+
+
+@given(st.floats(0.001, 100), st.integers())
+def test_f01_nobody_leaves_within_a_server_given_wait(wait: float, seed: int) -> None:
+    throttle = Throttle(rate=100.0, burst=10)
+    throttle.take(NOW)
+    throttle.refused(NOW, NOW + 0.01, wait, Random(seed))
+    until = NOW + 0.01 + wait
+    assert throttle.ready(NOW + 0.01) >= wait - 1e-6
+    assert throttle.ready(until - 0.0005) > 0.0
+    assert throttle.ready(until + SPREAD) == 0.0
+
+
+def test_f03_a_longer_hint_lengthens_the_pause_and_a_shorter_one_does_not_shorten_it() -> None:
+    throttle = Throttle()
+    throttle.refused(NOW, NOW + 1, 5.0, Random(1))
+    throttle.refused(NOW, NOW + 1, 9.0, Random(1))
+    throttle.refused(NOW, NOW + 1, 2.0, Random(1))
+    assert NOW + 10 <= throttle.paused_until <= NOW + 10 + SPREAD
+
+
+def test_refusals_without_a_hint_back_off_longer_and_longer() -> None:
+    longest = []
+    for streak in range(1, 9):
+        waits = []
+        for seed in range(200):
+            throttle, now, rng = Throttle(), NOW, Random(seed)
+            for _ in range(streak):
+                throttle.refused(now, now + 0.001, None, rng)
+                wait = throttle.paused_until - now
+                now = throttle.paused_until + 0.01
+            waits.append(wait)
+        longest.append(max(waits))
+        assert min(waits) < 0.2 * max(waits)
+    assert longest[:6] == sorted(longest[:6])
+    assert longest[0] <= 0.6 and 25 < longest[-1] <= 31
+
+
+def test_f06_after_a_refusal_requests_leave_one_by_one_and_faster_and_faster() -> None:
+    throttle = Throttle()
+    throttle.refused(NOW, NOW, 2.0, Random(1))
+    sent = grants(throttle, NOW, 6.0)
+    assert sent[0] >= NOW + 2
+    first, second, third = (sum(s <= t - sent[0] < s + 1 for t in sent) for s in (0, 1, 2))
+    assert START <= first <= 2 * START
+    assert first < second < third
+
+
+def test_the_pace_follows_what_the_upstream_accepted_and_recovers_slowly() -> None:
+    throttle = Throttle(rate=100.0, burst=1)
+    now = NOW
+    for _ in range(60):  # it accepts 20 a second
+        throttle.take(now)
+        throttle.accepted(now)
+        now += 0.05
+    throttle.refused(now, now + 0.001, None, Random(1))
+    sent = grants(throttle, throttle.paused_until, 300.0)
+    rates = [sum(s <= t - sent[0] < s + 1 for t in sent) for s in range(290)]
+    assert rates[0] in range(16, 20)
+    assert rates[3] in range(18, 24)
+    assert rates[12] < 35
+    assert rates[-1] >= 95, "the configured rate is reached again"
+    assert max(rates) <= 101
+
+
+def test_refusals_of_one_burst_slow_the_pace_once() -> None:
+    once, many = Throttle(), Throttle()
+    for throttle, count in ((once, 1), (many, 100)):
+        for i in range(100):
+            throttle.take(NOW)
+            throttle.accepted(NOW + i / 1000)
+        for i in range(count):
+            throttle.refused(NOW, NOW + 0.2 + i / 1000, 1.0, Random(1))
+    pace = [len(grants(t, t.paused_until, 5.0)) for t in (once, many)]
+    assert pace[0] == pytest.approx(pace[1], abs=2)
+
+
+steps = st.lists(
+    st.tuples(st.sampled_from(["ask", "ask", "ask", "refuse", "hint", "undo"]), st.floats(0, 2)),
+    min_size=1,
+    max_size=80,
+)
+
+
+@settings(max_examples=200)
+@given(st.floats(0.2, 50), st.integers(1, 10), steps, st.integers())
+def test_g12_whatever_happens_the_configured_rate_is_kept(
+    rate: float, burst: int, schedule: list[tuple[str, float]], seed: int
+) -> None:
+    throttle, rng, now, sent = Throttle(rate=rate, burst=burst), Random(seed), NOW, list[float]()
+    for what, gap in schedule:
+        now += gap / rate
+        if what in ("ask", "undo"):
+            while wait := throttle.ready(now):
+                now += wait
+            grant = throttle.take(now)
+            if what == "undo":
+                throttle.undo(grant)
+            else:
+                sent.append(now)
+                throttle.accepted(now)
+        else:
+            throttle.refused(sent[-1] if sent else NOW, now, gap if what == "hint" else None, rng)
+    for window in (0.0, 0.5 / rate, 1 / rate, 5 / rate):
+        most = max((sum(t <= other <= t + window for other in sent) for t in sent), default=0)
+        assert most <= rate * window + burst + 1e-3

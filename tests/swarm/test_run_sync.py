@@ -1,0 +1,114 @@
+"""Async work from code that is not async (F44)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import os
+import signal
+import subprocess
+import sys
+import threading
+from typing import Any
+
+import pytest
+
+from siafu.errors import UsageError
+from siafu.swarm.sync import run_sync
+from swarm.nest import start
+
+
+async def answer() -> int:
+    server = await asyncio.start_server(lambda reader, writer: writer.close(), "127.0.0.1", 0)
+    async with server:
+        reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname()[:2])
+        assert await reader.read() == b""
+        writer.close()
+        await writer.wait_closed()
+    return 42
+
+
+def test_f44_three_times_in_one_process() -> None:
+    assert [run_sync(answer()), run_sync(answer), run_sync(answer)] == [42, 42, 42]
+
+
+def test_f44_from_threads() -> None:
+    found: list[int] = []
+    threads = [threading.Thread(target=lambda: found.append(run_sync(answer))) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert found == [42, 42, 42]
+
+
+async def test_f44_inside_a_running_loop() -> None:
+    before = threading.active_count()
+    assert [run_sync(answer()), run_sync(answer)] == [42, 42]
+    assert threading.active_count() == before
+
+
+def test_a_map_becomes_a_list() -> None:
+    assert [r.value for r in run_sync(start("{item}", ["a", "b"]))] == ["ok", "ok"]
+
+
+async def test_errors_come_through_and_context_variables_go_in() -> None:
+    name = contextvars.ContextVar("name", default="nobody")
+    name.set("kim")
+
+    async def who() -> str:
+        if name.get() != "kim":
+            raise AssertionError
+        raise KeyError(name.get())
+
+    with pytest.raises(KeyError, match="kim"):
+        run_sync(who)
+
+
+@pytest.mark.parametrize("work", [7, lambda: 7])
+def test_what_cannot_be_run_is_refused(work: Any) -> None:
+    with pytest.raises(UsageError, match="a coroutine"):
+        run_sync(work)
+
+
+SCRIPT = """
+import asyncio, sys
+from siafu.swarm.sync import run_sync
+
+async def work():
+    print("begun", flush=True)
+    try:
+        await asyncio.Event().wait()
+    finally:
+        await asyncio.sleep(0)
+        print("cleaned up", flush=True)
+
+async def notebook():
+    run_sync(work)
+
+if sys.argv[1] == "notebook":
+    asyncio.run(notebook())
+else:
+    run_sync(work)
+"""
+
+
+@pytest.mark.parametrize("where", ["script", "notebook"])
+def test_ctrl_c_cancels_and_waits(where: str) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-X", "dev", "-W", "error", "-c", SCRIPT, where],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    with process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "begun\n"
+            os.kill(process.pid, signal.SIGINT)
+            out, err = process.communicate(timeout=20)
+        finally:
+            process.kill()
+    assert out == "cleaned up\n"
+    assert err.rstrip().endswith("KeyboardInterrupt")
+    assert "Warning" not in err
