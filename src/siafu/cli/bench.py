@@ -20,9 +20,10 @@ Examples:
   siafu bench client --no-peers --concurrency 100     without the OpenAI SDK, at 100 agents only
   siafu bench client --json > bench.json              for machines
 """
-LEGEND = """\
-x: multiple of raw aiohttp in the same repeat; median of the runs, lowest and highest behind it. Percentiles by nearest
-rank. "of upstream": p50 over the server's own median service time. Milliseconds are of this machine at this moment."""
+LEGEND = (
+    "x: multiple of raw aiohttp in the same repeat, median (lowest-highest) of the runs. Percentiles by nearest rank. "
+    "p50 of upstream: over the server's own median service time. Milliseconds are of this machine at this moment."
+)
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False, no_args_is_help=True)
 
@@ -86,18 +87,19 @@ def _show(report: Report) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    console = Console()
+    console = Console(highlight=False, soft_wrap=False)
     for agents, by_client in report.ratios.items():
         series = [row for row in report.rows if str(row["concurrency"]) == agents]
-        table = Table(title=f"{agents} agents, {series[0]['upstream_ms']:g} ms upstream", title_justify="left")
-        table.add_column("client")
-        for name in ("CPU", "p50", "calls/s", "of upstream", "CPU ms", "p99 ms", "MB", "errors"):
-            table.add_column(name, justify="right")
+        console.print(f"\n[bold]{agents} agents, {series[0]['upstream_ms']:g} ms upstream[/bold]")
+        table = Table(box=None, pad_edge=False, header_style="dim")
+        table.add_column("client", no_wrap=True)
+        for name in ("CPU", "p50", "calls/s", "p50 of\nupstream", "CPU\nms", "p99\nms", "MB", "errors"):
+            table.add_column(name, justify="right", no_wrap=True)
         for row in series:
             found = by_client[row["client"]]
             table.add_row(
                 row["client"],
-                _times(found["cpu"]),
+                _times(found["cpu"], extremes=row["runs"] > 1),
                 _times(found["p50"]),
                 _times(found["calls_per_s"]),
                 "-" if found["p50_of_upstream"] is None else f"{found['p50_of_upstream'].median:.0%}",
@@ -109,18 +111,19 @@ def _show(report: Report) -> None:
         console.print(table)
     machine = report.machine
     console.print(
-        f"{machine['cores']} cores, Python {machine['python']}, {machine['loop']}, aiohttp {machine['aiohttp']}, "
-        f"fsync {machine['fsync_ms']} ms, load {machine['load']} before and {machine['load_after']} after; "
-        f"{series[0]['runs']} runs; the server counted every call.",
-        highlight=False,
+        f"\n{machine['cores']} cores, Python {machine['python']}, {machine['loop']}, aiohttp {machine['aiohttp']}, "
+        f"fsync {machine['fsync_ms']} ms, load {machine['load']} before, {machine['load_after']} after. Runs of each: "
+        f"{report.rows[0]['runs']}. The server counted every call."
     )
-    console.print(LEGEND, highlight=False)
+    console.print(LEGEND)
     for name, reason in report.skipped.items():
-        console.print(f"Not measured: {name}. {reason}", highlight=False, markup=False)
+        console.print(f"Not measured: {name}. {reason}", markup=False)
 
 
-def _times(value: Spread | None) -> str:
-    return "-" if value is None else f"{value.median:.2f} x ({value.min:.2f}-{value.max:.2f})"
+def _times(value: Spread | None, *, extremes: bool = False) -> str:
+    if value is None:
+        return "-"
+    return f"{value.median:.2f} x" + (f" ({value.min:.2f}-{value.max:.2f})" if extremes else "")
 
 
 def _plain(value: Any, form: str) -> str:

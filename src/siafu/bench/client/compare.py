@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import json
 import os
 import platform
 import subprocess
@@ -109,7 +110,7 @@ def measure(client: Client, *, agents: int, calls: int, port: int, loop: str, ho
     """
     with tempfile.TemporaryDirectory(prefix="bench-", dir=home) as folder:
         order = {"port": port, "calls": calls, "agents": agents, "loop": loop, "folder": folder}
-        command = [*client.python, drive.__file__, str(client.file), client.function, msgspec.json.encode(order).decode()]
+        command = [*client.python, drive.__file__, str(client.file), client.function, json.dumps(order)]
         try:
             ended = subprocess.run(
                 command, capture_output=True, timeout=RUN_SECONDS, check=False, start_new_session=True, env=_environ()

@@ -29,7 +29,7 @@ BODY = {
         {"role": "system", "content": "You answer customers of an online shop, briefly and in their language."},
         {
             "role": "user",
-            "content": "주문번호 1001번 배송이 언제 도착하는지 알려주세요. " + "They ordered a kettle and two cups. " * 12,
+            "content": "주문번호 1001번 배송이 언제 오는지 알려주세요. " + "They ordered a kettle and two cups. " * 12,
         },
     ],
     "max_tokens": 512,

@@ -42,7 +42,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
         """Raises: MeasurementInvalid when the figures contradict the server's count, or Little's law."""
         who = f"{self.client} at {self.agents} agents"
         if len(self.answered) + self.errors != self.calls:
-            raise MeasurementInvalid(f"{who}: {len(self.answered)} answers and {self.errors} errors, {self.calls} calls")
+            raise MeasurementInvalid(f"{who}: {self.calls} calls, {len(self.answered)} answers, {self.errors} errors")
         fewest = self.calls - self.errors
         if self.server_calls < fewest or (not self.errors and self.server_calls != self.calls):
             raise MeasurementInvalid(

@@ -13,6 +13,7 @@ import json
 import re
 import sys
 import time
+from typing import cast
 
 from siafu.bench.client.drive import loop_factory, raise_file_limit
 from siafu.bench.client.figures import nearest_rank
@@ -28,7 +29,7 @@ _ANSWER = {
             "index": 0,
             "message": {
                 "role": "assistant",
-                "content": "안녕하세요, 고객님. 주문번호 1001번의 전기 주전자와 머그컵 두 개는 어제 저녁 물류센터에서 출고되어 "
+                "content": "안녕하세요, 고객님. 주문번호 1001번의 주전자와 컵 두 개는 어제 저녁 물류센터에서 나와 "
                 "현재 배송 중입니다. 택배사 조회에 따르면 내일 오후 2시에서 6시 사이에 도착할 예정이며, 부재중이시면 "
                 "문 앞에 놓아 드립니다. 도착 전에 문자로 다시 안내해 드리겠습니다. 배송지를 바꾸고 싶으시면 오늘 밤 "
                 "10시까지 말씀해 주세요. 이용해 주셔서 감사합니다!",
@@ -77,8 +78,7 @@ class Connection(asyncio.Protocol):
         self._data = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)  # noqa: S101  TCP
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's own class is none
 
     def data_received(self, data: bytes) -> None:
         self._data += data

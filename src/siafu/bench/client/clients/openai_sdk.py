@@ -1,4 +1,4 @@
-"""The official OpenAI SDK with its default HTTP client and settings. Runs in an environment of its own, without siafu."""
+"""The official OpenAI SDK with its default HTTP client and settings. It runs in its own environment, without siafu."""
 
 from __future__ import annotations
 

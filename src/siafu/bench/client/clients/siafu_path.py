@@ -1,4 +1,6 @@
-"""siafu as its users have it: `ctx.model` of one task a call, through the gateway that `config` builds."""
+"""siafu as its users have it: `ctx.model` of one task a call, through the gateway that `config` builds, under the
+limits that `siafu.map` has by default.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,6 @@ from siafu.config.settings import Settings
 from siafu.observe.calls import CallContext
 
 RUN = "bench"
-DEADLINE_SECONDS = 300.0
 
 Call = Callable[[int], Awaitable[str]]
 
@@ -48,8 +49,8 @@ async def _opened(base_url: str, body: Mapping[str, Any], agents: int, journal: 
 
         async def call(number: int) -> str:
             task = str(number)
-            context = CallContext(run=RUN, task=task, deadline=house.around.clock.now() + DEADLINE_SECONDS)
-            answer = await TaskContext(house.around, context, Replay(task, kept, ())).model(prompt, **options)
+            ctx = TaskContext(house.around, CallContext(run=RUN, task=task), Replay(task, kept, ()))
+            answer = await ctx.model(prompt, **options)
             return answer.text
 
         yield call
