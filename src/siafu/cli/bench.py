@@ -91,7 +91,7 @@ def _show(report: Report) -> None:
     for agents, by_client in report.ratios.items():
         series = [row for row in report.rows if str(row["concurrency"]) == agents]
         console.print(f"\n[bold]{agents} agents, {series[0]['upstream_ms']:g} ms upstream[/bold]")
-        table = Table(box=None, pad_edge=False, header_style="dim")
+        table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="dim")
         table.add_column("client", no_wrap=True)
         for name in ("CPU", "p50", "calls/s", "p50 of\nupstream", "CPU\nms", "p99\nms", "MB", "errors"):
             table.add_column(name, justify="right", no_wrap=True)
