@@ -104,6 +104,44 @@ def test_refusals_of_one_burst_slow_the_pace_once() -> None:
     assert pace[0] == pytest.approx(pace[1], abs=2)
 
 
+@pytest.mark.parametrize("hint", [None, 0.5])
+def test_refusals_now_and_then_do_not_bring_it_to_a_standstill(hint: float | None) -> None:
+    """One of twenty is refused, whatever the pace. Halving at each would end far below one request a second."""
+    rates = []
+    for seed in range(10):
+        throttle, rng, now, answered = Throttle(), Random(seed), NOW, 0
+        while answered < 1000:
+            now += throttle.ready(now)
+            throttle.take(now)
+            if rng.random() < 0.05:
+                throttle.refused(now, now + 0.01, hint, rng)
+            else:
+                throttle.accepted(now + 0.01)
+                answered += 1
+            now += 0.01
+        rates.append(answered / (now - NOW))
+    assert min(rates) > 2.5
+
+
+def test_a_slow_upstream_is_still_found() -> None:
+    """It accepts one request a second; the pace gets there from ten a second, and stays near."""
+    throttle, rng, now, free_at = Throttle(), Random(3), NOW, NOW
+    accepted, refused = 0, list[float]()
+    while now < NOW + 120:
+        now += throttle.ready(now)
+        throttle.take(now)
+        if now >= free_at:
+            free_at = max(free_at, now - 1) + 1
+            throttle.accepted(now + 0.01)
+            accepted += 1
+        else:
+            throttle.refused(now, now + 0.01, None, rng)
+            refused.append(now)
+        now += 0.02
+    assert accepted > 90
+    assert len(refused) < 160
+
+
 steps = st.lists(
     st.tuples(st.sampled_from(["ask", "ask", "ask", "refuse", "hint", "undo"]), st.floats(0, 2)),
     min_size=1,

@@ -39,6 +39,7 @@ class Throttle:
         self._event_at = -math.inf
         self._streak = 0
         self._second, self._count, self._before = 0, 0, 0
+        self._paced_at, self._accepted = -math.inf, 0  # when the pace was last set; accepted since then
 
     def ready(self, now: float) -> float:
         """Seconds until the next request may leave; 0.0 = now."""
@@ -71,6 +72,7 @@ class Throttle:
             self._before = self._count if second == self._second + 1 else 0
             self._second, self._count = second, 0
         self._count += 1
+        self._accepted += 1
         self._streak = 0
 
     def refused(self, sent_at: float, now: float, wait: float | None, rng: Random) -> None:
@@ -90,11 +92,19 @@ class Throttle:
         if seen >= ENOUGH:
             self._knee = 0.9 * seen
         elif self._pace is not None:
-            self._knee = self._learned / 2
+            self._knee = self._learned * self._share(now)
         start = self._knee if math.isfinite(self._knee) else START
         self._learned = max(FLOOR, min(start, self.rate or math.inf))
         self._pace = Bucket(self._learned, start=self.paused_until)
-        self._grown_at = self.paused_until
+        self._grown_at = self._paced_at = self.paused_until
+        self._accepted = 0
+
+    def _share(self, now: float) -> float:
+        """How much of a pace too slow for `ENOUGH` to keep: what was accepted of what it let out, from 50 to 90 %. So
+        refusals that come now and then, whatever the pace, do not bring everything to a standstill.
+        """
+        let_out = self._learned * (now - self._paced_at)
+        return max(0.5, min(0.9, self._accepted / let_out)) if let_out > 0 else 0.5
 
     def _pause(self, until: float) -> None:
         self.paused_until = self._grown_at = max(self.paused_until, until)
