@@ -194,7 +194,7 @@ def _usage(raw: Any) -> Usage | None:
 
 
 def _count(value: Any) -> int | None:
-    if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e12:
+    if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e9:
         return int(value)
     return None
 
