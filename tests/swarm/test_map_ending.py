@@ -60,7 +60,7 @@ class Ants:
 
 async def settle(check: Any) -> None:
     async with asyncio.timeout(10):
-        while not check():  # noqa: ASYNC110  the state of other tasks is what is waited for
+        while not check():
             await asyncio.sleep(0)
 
 
@@ -298,7 +298,7 @@ async def test_items_for_which_the_time_is_too_short_do_not_block_shorter_ones()
 
     run = start(work, range(100), deadline=50, concurrency=2, lookahead=1)
     assert [r.value for r in await collect(run)] == list(range(0, 100, 10))
-    assert (run.summary.ok, run.summary.left) == (10, 90)
+    assert (run.summary.ok, run.summary.left, run.summary.stopped) == (10, 90, "deadline_reached")
 
 
 async def test_a_call_that_meets_the_end_of_the_run_does_not_fail_its_item() -> None:

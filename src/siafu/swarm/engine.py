@@ -54,6 +54,7 @@ class Engine:
         self._read_all = False
         self._flying = 0
         self._stopped = ("", "")
+        self._late = False  # an item was left, as the run's time is too short for it
         self._began = self._ended = 0.0
         self._ends_at: float | None = None
         self._observer_failed = False
@@ -119,6 +120,8 @@ class Engine:
                 self._feeders = [reader, group.create_task(self._claim())]
             if self.error is not None:
                 self._fail(self.error)
+            elif self._late:
+                self._stop("deadline_reached", "the time left for the run was too short for some items")
         except asyncio.CancelledError:
             self._stop("closed", "the run was closed before its end")
         except Exception as error:  # noqa: BLE001  handed to whoever iterates
@@ -283,6 +286,7 @@ class Engine:
         if isinstance(result, MapResult):
             self._finish(result)
         else:
+            self._late = self._late or result is None
             self._window.finish(entry.index, None)
             self._ready.set()
         if isinstance(result, Pause):
