@@ -88,6 +88,7 @@ def test_the_check_can_fail(tmp_path: Path, sim: Sim) -> None:
 
 @pytest.mark.timeout(120)
 def test_kills_of_a_batch_run(tmp_path: Path, sim: Sim) -> None:
+    asked = examples(120)  # one call each, so that they outlast the kills
     rows = [
         {
             "custom_id": request.id,
@@ -95,7 +96,7 @@ def test_kills_of_a_batch_run(tmp_path: Path, sim: Sim) -> None:
             "url": "/v1/chat/completions",
             "body": {"model": "deepseek-v3.2", "messages": [{"role": "user", "content": request.text}]},
         }
-        for request in REQUESTS
+        for request in asked
     ]
     write(tmp_path / "묶음.jsonl", rows)
     words = ("batch", "run", "묶음.jsonl", "--out", "out.jsonl", "--base-url", sim.url, "--quiet")
@@ -104,5 +105,5 @@ def test_kills_of_a_batch_run(tmp_path: Path, sim: Sim) -> None:
     assert command.live() == 0
     check_nothing_lost_or_paid_twice(command)
     out = records(tmp_path / "out.jsonl")
-    assert Counter(record["custom_id"] for record in out) == Counter(request.id for request in REQUESTS)
+    assert Counter(record["custom_id"] for record in out) == Counter(request.id for request in asked)
     assert all(record["response"]["status_code"] == 200 for record in out)
