@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from processes import children
 
+from processes import children
 from siafu.apps.support.signed import AUDIENCE
 from siafu.border.identity import mint
 from siafu.border.secrets import Secret
