@@ -36,6 +36,7 @@
     ├── OutputInvalid                the answer does not fit the declared schema
     ├── StoreError                   the store cannot be opened or written
     │   └── StoreBusy                another process holds this journal
+    ├── MeasurementInvalid           a measurement failed its own checks; its figures are not shown
     └── Interrupted                  stopped from outside; state is kept; exit 130
 
 `code` is a stable word for machines (records, JSON, metrics); the message is for people and says what to do.
@@ -242,6 +243,10 @@ class StoreError(SiafuError):
 class StoreBusy(StoreError):
     code = "store_busy"
     exit_code = 2
+
+
+class MeasurementInvalid(SiafuError):
+    code = "measurement_invalid"
 
 
 class Interrupted(SiafuError):

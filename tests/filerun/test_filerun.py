@@ -249,6 +249,23 @@ def test_two_processes_do_not_write_one_file(tmp_path: Path) -> None:
     assert desk.run().finished == 1
 
 
+def test_two_processes_with_homes_of_their_own_do_not_write_one_file_either(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, lines("a", "b"))
+    other = Desk(tmp_path, lines("a", "b"))
+    other.where = place(other.source, other.out, other.errors, tmp_path / "other home")
+
+    def second(request: ChatRequest, context: CallContext) -> str:
+        with pytest.raises(StoreBusy, match="another process writes"):
+            other.run()
+        return "ok"
+
+    async def first(request: ChatRequest, context: CallContext) -> str:
+        return await asyncio.to_thread(second, request, context)
+
+    assert desk.run(Scripted(first)).finished == 2
+    assert desk.written() == (["a", "b"], [])
+
+
 def test_run_names_are_one_a_file_and_safe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert run_name(Path("out.jsonl")) == run_name(tmp_path / "out.jsonl") != run_name(tmp_path / "a" / "out.jsonl")
@@ -282,7 +299,7 @@ def test_cancelling_keeps_what_is_done(tmp_path: Path) -> None:
 
     async def stuck(request: ChatRequest, context: CallContext) -> str:
         if request.messages[-1]["content"] not in "abc":
-            while len(desk.notes.results) < 3:  # noqa: ASYNC110
+            while len(desk.notes.results) < 3:
                 await asyncio.sleep(0)
             full.set()
             await asyncio.Event().wait()

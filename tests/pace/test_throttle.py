@@ -92,6 +92,22 @@ def test_the_pace_follows_what_the_upstream_accepted_and_recovers_slowly() -> No
     assert max(rates) <= 101
 
 
+def test_g13_a_storm_of_refusals_is_forgotten_soon() -> None:
+    throttle, rng, now = Throttle(rate=100.0), Random(1), NOW
+    for _ in range(100):  # it accepts 20 a second
+        throttle.take(now)
+        throttle.accepted(now)
+        now += 0.05
+    for _ in range(12):  # then it refuses whatever comes, however slowly
+        now += throttle.ready(now) + 0.001
+        throttle.take(now)
+        throttle.refused(now, now + 0.001, 1.0, rng)
+    sent = grants(throttle, now, 20.0)
+    rates = [sum(s <= t - now < s + 1 for t in sent) for s in range(19)]
+    assert sum(rates[:3]) < 15, "it is tried slowly"
+    assert 10 < rates[15] < 40, "and soon used again"
+
+
 def test_refusals_of_one_burst_slow_the_pace_once() -> None:
     once, many = Throttle(), Throttle()
     for throttle, count in ((once, 1), (many, 100)):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 import signal
 import sqlite3
 import subprocess
 import sys
 import tempfile
+import warnings
 from pathlib import Path
 
 import pytest
@@ -160,6 +162,27 @@ async def test_two_names_of_one_file_share_the_lock(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="already open in this process"):
         await made(tmp_path / "link.db")
     lock.release()
+
+
+def test_a_process_forked_meanwhile_does_not_keep_the_lock(tmp_path: Path) -> None:
+    lock = Lock(tmp_path / "run.db")
+    wait, go = os.pipe()
+    with warnings.catch_warnings():  # Python 3.12 warns of forks of processes with threads
+        warnings.simplefilter("ignore", DeprecationWarning)
+        child = os.fork()
+    if child == 0:  # lets go of its copy, and lives on
+        lock.release()
+        os.close(go)
+        os.read(wait, 1)
+        os._exit(0)
+    try:
+        with pytest.raises(StoreError, match="already open in this process"):
+            Lock(tmp_path / "run.db")
+        lock.release()
+        Lock(tmp_path / "run.db").release()
+    finally:
+        os.close(go)
+        os.waitpid(child, 0)
 
 
 READ_ONLY = """

@@ -218,8 +218,8 @@ def test_ask_says_why_there_is_no_answer(folder: Path, sim: Sim) -> None:
         assert (ended.returncode, ended.stdout) == (code, "")
         assert f"siafu: {word}: " in ended.stderr
         assert "Traceback" not in ended.stderr
-        ended = siafu(folder, *question, "--json")
-        assert json.loads(ended.stdout)["error"]["code"] == word
+    ended = siafu(folder, *question, "--json")
+    assert json.loads(ended.stdout)["error"]["code"] == word
 
 
 @pytest.mark.parametrize(
@@ -257,6 +257,34 @@ def test_a_tool_server_without_the_tools_is_refused_before_anything_is_asked(fol
     assert "get_order_status" in told
     assert "there are: weather" in told
     assert sim.stats()["requests"] == 0
+
+
+def test_a_shop_over_http_is_told_who_asks(folder: Path, sim: Sim) -> None:
+    key = "k3y" * 20
+    serve = ("shop", "serve", "--transport", "http", "--port", "0", "--ready-file", "ready", "--database", "shop.db")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "siafu", *serve],
+        cwd=folder,
+        env=environment(SIAFU_IDENTITY_KEY=key),
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        until(lambda: (folder / "ready").exists() or process.poll() is not None, "the shop did not start")
+        url = (folder / "ready").read_text().strip()
+        (folder / "siafu.toml").write_text(f'[mcp_servers.shop]\nurl = "{url}"\nidentity = "siafu"\n')
+        code, _, told = run(folder, sim)
+        assert code == 2
+        assert "SIAFU_IDENTITY_KEY" in told
+        code, summary, told = run(folder, sim, SIAFU_IDENTITY_KEY=key)
+        assert (code, summary["finished"]) == (0, 30), told
+        assert {record["outcome"] for record in records(folder / "out.jsonl")} == {"answered"}
+        # A shop that does not believe us: customers get an answer, and nobody calls it a good one.
+        code, _, told = run(folder, sim, "--fresh", "--limit", "5", SIAFU_IDENTITY_KEY="other" * 10)
+        assert code == 0, told
+        assert {record["outcome"] for record in records(folder / "out.jsonl")} == {"unknown"}
+    finally:
+        process.terminate()
+        process.wait(20)
 
 
 def test_a_killed_run_leaves_no_process_behind(folder: Path) -> None:

@@ -33,9 +33,9 @@ Examples:
   siafu support run requests.jsonl --out results.jsonl
       many; the same command resumes
 \b
-A line: {"id": "r1", "customer": "kim", "text": "..."}
-Also taken: "created_at": "2026-11-28T18:00:00+09:00", "lang": "ko"
-`siafu init` writes examples; `siafu shop orders` lists what to ask about.
+A line: {"id": "r1", "customer": "kim", "text": "..."}, and if known
+"created_at" and "lang". `siafu init` writes examples; `siafu shop orders`
+lists what customers can ask about.
 """,
 )
 
@@ -123,14 +123,7 @@ def run(
     )
 
 
-@app.command(
-    "ask",
-    epilog="""\b
-Examples:
-  siafu support ask "주문 1001 어디쯤 왔나요?" --customer kim
-  siafu support ask "Is the yoga mat in stock?" --customer alice --json
-""",
-)
+@app.command("ask")
 def ask(
     text: str = typer.Argument(help="What the customer writes."),
     customer: str = typer.Option(..., "--customer", help="Who asks: the authenticated customer."),

@@ -19,6 +19,7 @@ class Lock:
     """
 
     def __init__(self, path: Path) -> None:
+        self._owner = os.getpid()
         beside = path.with_name(path.name + ".lock")
         try:
             self._file = os.open(beside, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -31,7 +32,7 @@ class Lock:
             os.ftruncate(self._file, 0)
             os.pwrite(self._file, str(os.getpid()).encode(), 0)
         except BlockingIOError:
-            holder = os.pread(self._file, 20, 0).decode("ascii", "replace") or "unknown"
+            holder = os.pread(self._file, 20, 0).decode("ascii", "replace")
             os.close(self._file)
             raise StoreBusy(_busy(path, holder)) from None
         except OSError as error:
@@ -40,10 +41,14 @@ class Lock:
 
     def release(self) -> None:
         """Let go. Call it once."""
+        if os.getpid() == self._owner:  # a process forked meanwhile has a copy of the file, which would keep the lock
+            fcntl.flock(self._file, fcntl.LOCK_UN)
         os.close(self._file)
 
 
 def _busy(path: Path, holder: str) -> str:
     if holder == str(os.getpid()):
         return f"{path} is already open in this process (pid {holder}): close it first, or use another path"
+    if not holder:  # it has just taken the lock
+        return f"{path} is in use by another process: wait until it ends, or use another path"
     return f"{path} is in use by process {holder}: wait until it ends, or stop it (kill {holder}), or use another path"

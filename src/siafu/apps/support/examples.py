@@ -91,22 +91,34 @@ def example_requests(
 ) -> Iterator[CustomerRequest]:
     """`count` requests, about 60 % Korean, each by the owner of the order it names; the same for the same arguments.
 
-    products: (Korean name, English name) pairs.
+    products: (Korean name, English name) pairs. No two texts are the same while there are enough orders and products.
     """
+    return (request for _, request in example_cases(orders, products, count=count, seed=seed))
+
+
+def example_cases(
+    orders: Sequence[KnownOrder], products: Sequence[tuple[str, str]], *, count: int = 100, seed: int = 7
+) -> Iterator[tuple[str, CustomerRequest]]:
+    """The same requests, each with the category it was written for."""
     rng = Random(seed)
-    kinds = [texts for _, share, *texts in TEXTS for _ in range(share)]
+    kinds = [kind for kind in TEXTS for _ in range(kind[1])]
     rng.shuffle(kinds)
-    pool = list(orders)
+    pool, goods = list(orders), list(products)
     rng.shuffle(pool)
+    rng.shuffle(goods)
     for number in range(count):
-        korean, english = kinds[number % len(kinds)]
+        category, _, korean, english = kinds[number % len(kinds)]
         order = pool[number % len(pool)]
         in_korean = rng.random() < 0.6
         text = rng.choice(korean if in_korean else english)
-        name = rng.choice(products)[0 if in_korean else 1]
-        yield CustomerRequest(
-            id=f"r{number + 1:03d}",
-            customer=order.customer,
-            text=text.format(order=order.order_id, product=name),
-            lang="ko" if in_korean else "en",
+        if "{product}" in text:
+            goods.append(goods.pop(0))
+        yield (
+            category,
+            CustomerRequest(
+                id=f"r{number + 1:03d}",
+                customer=order.customer,
+                text=text.format(order=order.order_id, product=goods[-1][0 if in_korean else 1]),
+                lang="ko" if in_korean else "en",
+            ),
         )
