@@ -16,16 +16,19 @@ if TYPE_CHECKING:
 
 EPILOG = """\b
 Examples:
-  siafu bench client                                  five runs each; some minutes, the OpenAI SDK most of them
-  siafu bench client --no-peers --concurrency 100     without the OpenAI SDK, at 100 agents only
-  siafu bench client --json > bench.json              for machines
+  siafu bench client
+      five runs each; some minutes, the OpenAI SDK most of them
+  siafu bench client --no-peers --concurrency 100
+      without the OpenAI SDK, at 100 agents only
+  siafu bench client --json > bench.json
+      for machines
 """
 LEGEND = (
     "x: multiple of raw aiohttp in the same repeat, median (lowest-highest) of the runs. Percentiles by nearest rank. "
     "p50 of upstream: over the server's own median service time. Milliseconds are of this machine at this moment."
 )
 
-app = typer.Typer(rich_markup_mode=None, add_completion=False, no_args_is_help=True)
+app = typer.Typer(rich_markup_mode=None, add_completion=False, no_args_is_help=True, epilog=EPILOG)
 
 
 @app.callback()

@@ -13,8 +13,8 @@ Examples:
   siafu init                 write into this one
   siafu init --force         write over what an earlier init wrote
 \b
-Writes siafu.toml (every setting with its default), requests.jsonl (customers'
-requests in Korean and English), batch.jsonl (OpenAI-Batch lines) and first.py.
+Writes siafu.toml (every setting with its default), requests.jsonl (20
+customers, Korean and English), batch.jsonl (OpenAI-Batch lines), first.py.
 """
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
@@ -22,7 +22,7 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 @app.command(epilog=EPILOG)
 def init(
-    folder: Path = typer.Argument(Path(), metavar="[DIR]", help="Where to write; made when missing."),
+    folder: Path = typer.Argument(Path(), metavar="DIR", help="Where to write; made when missing."),
     force: bool = typer.Option(False, "--force", help="Write over files of these names."),
     json: bool = typer.Option(False, "--json", help="Print JSON."),
 ) -> None:
@@ -62,10 +62,10 @@ def _next(folder: Path, files: list[str]) -> str:
     go = [] if folder == Path() else [f"cd {shlex.quote(str(folder))}"]
     steps = [
         *go,
-        "siafu doctor                                             # what is set, what works",
-        "siafu support run requests.jsonl --out answers.jsonl     # 20 customers",
-        "siafu batch run batch.jsonl --out results.jsonl          # 10 plain requests",
-        "python first.py                                          # siafu.map",
+        "siafu doctor                                          # what works?",
+        "siafu support run requests.jsonl --out answers.jsonl  # 20 customers",
+        "siafu batch run batch.jsonl --out results.jsonl       # 10 plain requests",
+        "python first.py                                       # siafu.map",
     ]
     return "\n".join(
         [

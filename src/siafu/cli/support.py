@@ -123,7 +123,14 @@ def run(
     )
 
 
-@app.command("ask")
+@app.command(
+    "ask",
+    epilog="""\b
+Examples:
+  siafu support ask "주문 1001 어디쯤 왔나요?" --customer kim
+  siafu support ask "Is the yoga mat in stock?" --customer alice --json
+""",
+)
 def ask(
     text: str = typer.Argument(help="What the customer writes."),
     customer: str = typer.Option(..., "--customer", help="Who asks: the authenticated customer."),
