@@ -25,7 +25,7 @@ Examples:
 """
 LEGEND = (
     "x: multiple of raw aiohttp in the same repeat, median (lowest-highest) of the runs. Percentiles by nearest rank. "
-    "p50 of upstream: over the server's own median service time. Milliseconds are of this machine at this moment."
+    "p50 of server: over the server's own median service time. Milliseconds are of this machine at this moment."
 )
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False, no_args_is_help=True, epilog=EPILOG)
@@ -96,7 +96,7 @@ def _show(report: Report) -> None:
         console.print(f"\n[bold]{agents} agents, {series[0]['upstream_ms']:g} ms upstream[/bold]")
         table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="dim")
         table.add_column("client", no_wrap=True)
-        for name in ("CPU", "p50", "calls/s", "p50 of\nupstream", "CPU\nms", "p99\nms", "MB", "errors"):
+        for name in ("CPU", "p50", "calls/s", "p50 of\nserver", "CPU\nms", "p99\nms", "MB", "err"):
             table.add_column(name, justify="right", no_wrap=True)
         for row in series:
             found = by_client[row["client"]]
