@@ -41,10 +41,19 @@ class Index:
 
     def line(self, key: str) -> int | None:
         """The line of an id, None when it has none."""
+        found = self._find(key)
+        return None if found is None else found[1]
+
+    def holds(self, key: str, line: int, content: bytes) -> bool:
+        """Whether just this was added."""
+        found = self._find(key)
+        return found is not None and found[1:] == (line, digest(content))
+
+    def _find(self, key: str) -> tuple[bytes, int, bytes] | None:
         wanted = digest(key.encode())
         at = bisect_left(range(self.rows), wanted, key=lambda row: self._row(row)[0])
         found = self._row(at) if at < self.rows else None
-        return found[1] if found is not None and found[0] == wanted else None
+        return found if found is not None and found[0] == wanted else None
 
     def __iter__(self) -> Iterator[tuple[bytes, int, bytes]]:
         return map(self._row, range(self.rows))

@@ -41,6 +41,7 @@ class Ready(msgspec.Struct, frozen=True, kw_only=True):
     where: Place
     file: BinaryIO
     lines: int
+    index: Index
     skip: Bits
     plan: Plan
     retry_failed: bool
@@ -74,6 +75,7 @@ def ready(job: FileJob, where: Place, options: FileOptions, watch: Watcher) -> I
             where=where,
             file=file,
             lines=found.lines,
+            index=found.index,
             skip=done | failed,
             plan=plan,
             retry_failed=options.retry_failed,
