@@ -180,6 +180,18 @@ def test_limit_does_the_first_lines_and_the_rest_later(tmp_path: Path) -> None:
     assert desk.asked == ["c"]
 
 
+def test_what_a_line_asked_is_remembered_while_it_is_out_of_sight(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, lines("a", "b", "c"))
+    desk.run()
+    desk.run(limit=1)
+    assert status(MiniJob(), desk.where).left == 0
+    desk.source.write_bytes(lines("a", "b", "c", text=lambda name: name + "!" * (name == "c")))
+    with pytest.raises(InputError, match=r"1 lines of the input have changed .* \(line 3\)"):
+        desk.run()
+    desk.source.write_bytes(lines("a", "b", "c"))
+    assert desk.run().finished == 3
+
+
 def test_results_of_another_input_are_refused(tmp_path: Path) -> None:
     desk = Desk(tmp_path, lines("a"))
     desk.run()
