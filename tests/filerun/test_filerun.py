@@ -311,7 +311,7 @@ def test_cancelling_keeps_what_is_done(tmp_path: Path) -> None:
 
     async def stuck(request: ChatRequest, context: CallContext) -> str:
         if request.messages[-1]["content"] not in "abc":
-            while len(desk.notes.results) < 3:  # noqa: ASYNC110
+            while len(desk.notes.results) < 3:
                 await asyncio.sleep(0)
             full.set()
             await asyncio.Event().wait()

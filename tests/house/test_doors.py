@@ -23,6 +23,7 @@ DOORS: dict[str, tuple[str, ...]] = {
     "rich": ("cli/",),
     "uvicorn": ("apps/support/shop/",),
     "uvloop": ("cli/", "bench/"),
+    "openai": ("bench/client/clients/openai_sdk.py",),
     "msgspec": ("",),
 }
 STANDARD_BUT_GUARDED = {"sqlite3"}

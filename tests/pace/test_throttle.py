@@ -92,6 +92,22 @@ def test_the_pace_follows_what_the_upstream_accepted_and_recovers_slowly() -> No
     assert max(rates) <= 101
 
 
+def test_g13_a_storm_of_refusals_is_forgotten_soon() -> None:
+    throttle, rng, now = Throttle(rate=100.0), Random(1), NOW
+    for _ in range(100):  # it accepts 20 a second
+        throttle.take(now)
+        throttle.accepted(now)
+        now += 0.05
+    for _ in range(12):  # then it refuses whatever comes, however slowly
+        now += throttle.ready(now) + 0.001
+        throttle.take(now)
+        throttle.refused(now, now + 0.001, 1.0, rng)
+    sent = grants(throttle, now, 20.0)
+    rates = [sum(s <= t - now < s + 1 for t in sent) for s in range(19)]
+    assert sum(rates[:3]) < 15, "it is tried slowly"
+    assert 10 < rates[15] < 40, "and soon used again"
+
+
 def test_refusals_of_one_burst_slow_the_pace_once() -> None:
     once, many = Throttle(), Throttle()
     for throttle, count in ((once, 1), (many, 100)):
@@ -102,6 +118,44 @@ def test_refusals_of_one_burst_slow_the_pace_once() -> None:
             throttle.refused(NOW, NOW + 0.2 + i / 1000, 1.0, Random(1))
     pace = [len(grants(t, t.paused_until, 5.0)) for t in (once, many)]
     assert pace[0] == pytest.approx(pace[1], abs=2)
+
+
+@pytest.mark.parametrize("hint", [None, 0.5])
+def test_refusals_now_and_then_do_not_bring_it_to_a_standstill(hint: float | None) -> None:
+    """One of twenty is refused, whatever the pace. Halving at each would end far below one request a second."""
+    rates = []
+    for seed in range(10):
+        throttle, rng, now, answered = Throttle(), Random(seed), NOW, 0
+        while answered < 1000:
+            now += throttle.ready(now)
+            throttle.take(now)
+            if rng.random() < 0.05:
+                throttle.refused(now, now + 0.01, hint, rng)
+            else:
+                throttle.accepted(now + 0.01)
+                answered += 1
+            now += 0.01
+        rates.append(answered / (now - NOW))
+    assert min(rates) > 2.5
+
+
+def test_a_slow_upstream_is_still_found() -> None:
+    """It accepts one request a second; the pace gets there from ten a second, and stays near."""
+    throttle, rng, now, free_at = Throttle(), Random(3), NOW, NOW
+    accepted, refused = 0, list[float]()
+    while now < NOW + 120:
+        now += throttle.ready(now)
+        throttle.take(now)
+        if now >= free_at:
+            free_at = max(free_at, now - 1) + 1
+            throttle.accepted(now + 0.01)
+            accepted += 1
+        else:
+            throttle.refused(now, now + 0.01, None, rng)
+            refused.append(now)
+        now += 0.02
+    assert accepted > 90
+    assert len(refused) < 160
 
 
 steps = st.lists(

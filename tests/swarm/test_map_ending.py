@@ -60,7 +60,7 @@ class Ants:
 
 async def settle(check: Any) -> None:
     async with asyncio.timeout(10):
-        while not check():  # noqa: ASYNC110  the state of other tasks is what is waited for
+        while not check():
             await asyncio.sleep(0)
 
 

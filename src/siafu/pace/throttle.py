@@ -2,15 +2,17 @@
 learned from its refusals.
 
 After a refusal everybody waits until the hint is over (without a hint: exponential backoff with full jitter). Then
-requests leave one by one, at 90 % of the rate that the upstream was last seen to accept; from there the pace grows by
-5 % a second until the configured rate, or no limit, is reached again. An upstream that was not seen to accept anything
-is tried slowly, doubling each second until it refuses (slow start and congestion avoidance, after Jacobson,
-"Congestion Avoidance and Control", 1988).
+requests leave one by one, at 90 % of the highest rate that the upstream was seen to accept lately; from there the pace
+grows by 5 % a second until the configured rate, or no limit, is reached again. An upstream that was not seen to accept
+anything is tried slowly, doubling each second until it refuses. One that goes on refusing is tried at half the pace
+each time, but doubles again up to nearly the rate it once accepted: a storm of refusals says little about that rate
+(slow start and congestion avoidance, after Jacobson, "Congestion Avoidance and Control", 1988).
 """
 
 from __future__ import annotations
 
 import math
+from collections import deque
 from random import Random
 
 from siafu.pace.backoff import full_jitter
@@ -21,6 +23,7 @@ FLOOR = 1 / 60
 CEILING = 1000.0  # a learned pace above it is no limit any more
 SPREAD = 0.2  # seconds; processes that share a key do not all wake at the same instant
 ENOUGH = 5  # successes within a second that tell what an upstream accepts
+MEMORY = 10  # seconds for which they do: in a pause nothing is accepted, which says nothing
 
 Grant = tuple[tuple[float, float] | None, tuple[float, float] | None]
 
@@ -38,7 +41,7 @@ class Throttle:
         self._grown_at = 0.0
         self._event_at = -math.inf
         self._streak = 0
-        self._second, self._count, self._before = 0, 0, 0
+        self._accepted: deque[tuple[int, int]] = deque(maxlen=MEMORY)  # (second, successes in it)
 
     def ready(self, now: float) -> float:
         """Seconds until the next request may leave; 0.0 = now."""
@@ -66,11 +69,10 @@ class Throttle:
 
     def accepted(self, now: float) -> None:
         """A request was answered."""
-        second = int(now)
-        if second != self._second:
-            self._before = self._count if second == self._second + 1 else 0
-            self._second, self._count = second, 0
-        self._count += 1
+        second, before = int(now), 0
+        if self._accepted and self._accepted[-1][0] == second:
+            before = self._accepted.pop()[1]
+        self._accepted.append((second, before + 1))
         self._streak = 0
 
     def refused(self, sent_at: float, now: float, wait: float | None, rng: Random) -> None:
@@ -86,12 +88,12 @@ class Throttle:
         self._streak += 1
         if wait is None:
             self._pause(now + full_jitter(self._streak, rng))
-        seen = max(self._before, self._count) if now - self._second < 2 else 0
+        seen = max((count for second, count in self._accepted if now - second < MEMORY), default=0)
+        start = START
         if seen >= ENOUGH:
-            self._knee = 0.9 * seen
+            self._knee = start = 0.9 * seen
         elif self._pace is not None:
-            self._knee = self._learned / 2
-        start = self._knee if math.isfinite(self._knee) else START
+            self._knee, start = 0.9 * self._knee, self._learned / 2
         self._learned = max(FLOOR, min(start, self.rate or math.inf))
         self._pace = Bucket(self._learned, start=self.paused_until)
         self._grown_at = self.paused_until

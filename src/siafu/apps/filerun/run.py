@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from siafu.agents.faults import PAUSING
 from siafu.agents.task import Surroundings, TaskContext
 from siafu.apps.filerun.check import CHANGED, tasks
 from siafu.apps.filerun.job import Task, Watcher
@@ -44,10 +45,15 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def exit_code(self) -> int:
-        """0 all succeeded, 3 the budget ended it, 1 otherwise."""
-        if self.session.budget_reached:
-            return 3
+        """0 all succeeded; what ended it early (3 no money, 2 no access or no price); 1 otherwise."""
+        if self.session.stopped:
+            return stop_code(self.session.stopped)
         return int(self.finished < self.total)
+
+
+def stop_code(code: str) -> int:
+    """The exit code of a command that an error with this `code` has ended: 3 no money, 2 no access, 1 otherwise."""
+    return next((kind.exit_code for kind in PAUSING if kind.code == code), 1)
 
 
 async def run(ready: Ready, around: Surroundings, store: RunStore, options: MapOptions, watch: Watcher) -> Outcome:
