@@ -15,7 +15,7 @@ import msgspec
 
 from siafu.agents.faults import PAUSING
 from siafu.agents.task import Surroundings, TaskContext
-from siafu.apps.filerun.check import tasks
+from siafu.apps.filerun.check import CHANGED, tasks
 from siafu.apps.filerun.job import Task, Watcher
 from siafu.apps.filerun.prepare import Ready
 from siafu.border.jsonl import JsonlSink
@@ -99,7 +99,7 @@ def nothing_left(ready: Ready, watch: Watcher) -> Outcome:
         lines = _Lines(ready, stack)
         watch.begin(ready.plan)
         for _ in lines.todo():
-            raise InputError("the input has changed while it was read; run the same command again")
+            raise InputError(CHANGED)
         return lines.outcome(MapSummary())
 
 
@@ -119,7 +119,7 @@ class _Lines:
     def todo(self) -> Iterator[Task]:
         """Tasks without a record, in the file's order. Lines that cannot be used get theirs on the way."""
         ready = self._ready
-        for found in tasks(ready.job, ready.file, lines=ready.lines, skip=ready.skip):
+        for found in tasks(ready.job, ready.file, lines=ready.lines, skip=ready.skip, index=ready.index):
             if isinstance(found, Task):
                 yield found
             else:
