@@ -43,6 +43,7 @@ class Lock:
         """Let go. Call it once; does nothing in a process that was forked meanwhile."""
         if self in _held:
             _held.remove(self)
+            fcntl.flock(self._file, fcntl.LOCK_UN)  # for a process that is being forked just now, too
             os.close(self._file)
 
 
