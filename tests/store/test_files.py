@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import shutil
 import signal
 import sqlite3
 import subprocess
 import sys
 import tempfile
-import warnings
 from pathlib import Path
 
 import pytest
@@ -164,25 +162,29 @@ async def test_two_names_of_one_file_share_the_lock(tmp_path: Path) -> None:
     lock.release()
 
 
+FORKING = """
+import os, sys
+from pathlib import Path
+from siafu.store.lock import Lock
+
+lock = Lock(Path(sys.argv[1]))
+if os.fork() == 0:
+    lock.release()  # the parent's, so nothing happens
+    print("forked", flush=True)
+sys.stdin.read()
+"""
+
+
 def test_a_process_forked_meanwhile_does_not_keep_the_lock(tmp_path: Path) -> None:
-    lock = Lock(tmp_path / "run.db")
-    wait, go = os.pipe()
-    with warnings.catch_warnings():  # Python 3.12 warns of forks of processes with threads
-        warnings.simplefilter("ignore", DeprecationWarning)
-        child = os.fork()
-    if child == 0:  # lets go of its copy, and lives on
-        lock.release()
-        os.close(go)
-        os.read(wait, 1)
-        os._exit(0)
-    try:
-        with pytest.raises(StoreError, match="already open in this process"):
+    command = [sys.executable, "-c", FORKING, str(tmp_path / "run.db")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as parent:
+        assert parent.stdout is not None
+        assert parent.stdout.readline() == b"forked\n"
+        with pytest.raises(StoreError, match=f"in use by process {parent.pid}"):
             Lock(tmp_path / "run.db")
-        lock.release()
-        Lock(tmp_path / "run.db").release()
-    finally:
-        os.close(go)
-        os.waitpid(child, 0)
+        parent.kill()
+        parent.wait()
+        Lock(tmp_path / "run.db").release()  # the child lives until its stdin is closed
 
 
 READ_ONLY = """

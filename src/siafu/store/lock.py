@@ -19,7 +19,6 @@ class Lock:
     """
 
     def __init__(self, path: Path) -> None:
-        self._owner = os.getpid()
         beside = path.with_name(path.name + ".lock")
         try:
             self._file = os.open(beside, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -38,12 +37,26 @@ class Lock:
         except OSError as error:
             os.close(self._file)
             raise StoreError(f"{path}: cannot lock it ({error.strerror}): keep journals on a local disk") from error
+        _held.add(self)
 
     def release(self) -> None:
-        """Let go. Call it once."""
-        if os.getpid() == self._owner:  # a process forked meanwhile has a copy of the file, which would keep the lock
-            fcntl.flock(self._file, fcntl.LOCK_UN)
-        os.close(self._file)
+        """Let go. Call it once; does nothing in a process that was forked meanwhile."""
+        if self in _held:
+            _held.remove(self)
+            fcntl.flock(self._file, fcntl.LOCK_UN)  # for a process that is being forked just now, too
+            os.close(self._file)
+
+
+_held: set[Lock] = set()
+
+
+def _forked() -> None:
+    """In a forked process: close its copies of the files. They would keep the locks after their owner has ended."""
+    while _held:
+        os.close(_held.pop()._file)
+
+
+os.register_at_fork(after_in_child=_forked)
 
 
 def _busy(path: Path, holder: str) -> str:
