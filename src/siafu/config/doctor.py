@@ -39,7 +39,7 @@ def python_row() -> Row:
 
 def settings_rows(values: Sequence[Given]) -> list[Row]:
     """Each value that counts, and where it came from. Nothing that could be a secret is shown."""
-    winners = {each.name: each for each in values}
+    winners = {each.name: each for each in values if each.value != {}}  # an empty table sets nothing
     if not winners:
         return [Row(check="settings", state="ok", found="all defaults: no siafu.toml here, no SIAFU_* or OPENAI_*")]
     return [
