@@ -24,6 +24,7 @@ DOORS: dict[str, tuple[str, ...]] = {
     "uvicorn": ("apps/support/shop/",),
     "uvloop": ("cli/", "bench/"),
     "msgspec": ("",),
+    "xllamacpp": ("bench/demo/local.py",),
 }
 STANDARD_BUT_GUARDED = {"sqlite3"}
 
