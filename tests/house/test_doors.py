@@ -25,6 +25,7 @@ DOORS: dict[str, tuple[str, ...]] = {
     "uvloop": ("cli/", "bench/"),
     "openai": ("bench/client/clients/openai_sdk.py",),
     "msgspec": ("",),
+    "xllamacpp": ("bench/demo/local.py",),
 }
 STANDARD_BUT_GUARDED = {"sqlite3"}
 

@@ -10,18 +10,16 @@ import msgspec
 from siafu.bench.demo.seen import Seen
 from siafu.gateway.chat import Usage
 
-IN_FLIGHT_SECONDS = 0.25
+IN_FLIGHT_SECONDS = 0.1
 DEFINITIONS = (
-    ("answered", "one line with an answer in the results file, and the endpoint gave that answer"),
-    ("lost", "requests without an answer in the end"),
+    ("answered", "the endpoint gave an answer, and the results hold one line with one"),
+    ("lost", "not answered in the end"),
     ("run twice", "answered before the kill, and asked about again after it"),
-    (
-        "calls wasted",
-        "answers begun, so billed, beyond one complete answer a question (the same bytes are one question)",
-    ),
-    ("in flight", f"calls open at the kill, or answered in the {IN_FLIGHT_SECONDS} s before it: may have been unread"),
-    ("unexplained", "cost by the endpoint's usage of calls that fit no line of the program's own cost records"),
-    ("tool calls twice", "same customer, tool and arguments, in the shop's records"),
+    ("calls wasted", "answers begun, so billed, beyond one whole answer to each question"),
+    ("in flight", f"open at the kill, or ended in the {IN_FLIGHT_SECONDS} s before it: perhaps not read yet"),
+    ("explanation", "a line in the program's own cost records for a call of this usage"),
+    ("tool calls twice", "same customer, tool and arguments, by the shop's records"),
+    ("USD in all", "siafu lets the strong model answer complaints, the usual glue does not"),
 )
 
 Priced = Callable[[str, Usage], int | None]

@@ -72,10 +72,17 @@ async def show(options: Options, folder: Folder, listen: Listener) -> Outcome:
     key = new_key()
     reader = Reader({case.request.id: case.request.text for case in cases})
     async with _stage(options, folder, key) as (endpoint, shop):
-        write_settings(folder, shop=shop, strong=STRONG, cheap=CHEAP, concurrency=CONCURRENCY)
+        write_settings(
+            folder,
+            {
+                "models": {"strong": STRONG, "cheap": CHEAP},
+                "limits": {"concurrency": CONCURRENCY},
+                "mcp_servers.shop": {"url": shop, "identity": "siafu"},
+            },
+        )
         reach = {"OPENAI_BASE_URL": endpoint.url, "OPENAI_API_KEY": "any-key-will-do"}
         glue = Program(
-            name="glue",
+            name="glue" if options.glue == GLUE else options.glue.name[:24],
             command=[sys.executable, options.glue.absolute(), folder.requests.name, "glue-results.jsonl"],
             environment=clean_environment(**reach, SHOP_URL=shop, SHOP_KEY=key),
             log=folder.path / "glue.log",
@@ -120,9 +127,9 @@ async def _stage(options: Options, folder: Folder, key: str) -> AsyncIterator[tu
     """The endpoint and the shop's URL; both processes end with the block."""
     faults = folder.path / "faults.json"
     faults.write_bytes(msgspec.json.encode(storm(options.requests)))
-    sim = ["sim", "--seed", str(options.seed), "--latency", options.latency, "--keep-bodies"]
+    sim = [*SIAFU, "sim", "--seed", str(options.seed), "--latency", options.latency, "--keep-bodies"]
     limits = ["--rpm", str(options.rpm), "--burst", "2", "--faults", faults.name]
-    shop = ["shop", "serve", "--transport", "http", "--database", folder.database.name]
+    shop = [*SIAFU, "shop", "serve", "--transport", "http", "--database", folder.database.name]
     clean = clean_environment()
     async with contextlib.AsyncExitStack() as stack:
         ready = await stack.enter_async_context(

@@ -23,6 +23,10 @@ class Amounts(msgspec.Struct, frozen=True):
     output: int = 0
 
 
+class Failure(msgspec.Struct, frozen=True):
+    code: str = "unknown"
+
+
 class ResultLine(msgspec.Struct, frozen=True, kw_only=True):
     """A line of a results file; what a program does not write keeps its default. usd: None = unknown."""
 
@@ -33,6 +37,10 @@ class ResultLine(msgspec.Struct, frozen=True, kw_only=True):
     latency_ms: float = 0
     tokens: Amounts = Amounts()
     usd: Decimal | None = None
+    steps: int = 0
+    outcome: str = ""
+    flagged: str = ""
+    error: Failure | None = None
 
 
 class _LogLine(msgspec.Struct):

@@ -30,15 +30,16 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Moment(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a program stands. `stage`: running, killed, again (running after the kill) or done. answered: requests whose
-    answer the endpoint has given at least once. calls, refused: those that reached it, those it answered with 429.
+    """Where a program stands. stage: running, killed, again (running after the kill) or done. answered: requests whose
+    answer the endpoint has given at least once. calls: those that reached it, None = not known. refused: those it
+    answered with 429.
     """
 
     program: str
     stage: str
     answered: int
     total: int
-    calls: int
+    calls: int | None
     refused: int
 
 

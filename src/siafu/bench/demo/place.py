@@ -7,7 +7,7 @@ import fcntl
 import os
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import msgspec
@@ -97,32 +97,20 @@ def write_cases(folder: Folder, count: int, seed: int) -> list[Case]:
     return cases
 
 
-def write_settings(folder: Folder, *, shop: str | None, strong: str, cheap: str, concurrency: int) -> Path:
-    """The settings file for siafu. `shop`: URL of its MCP server, None = siafu starts its own over stdio."""
-    text = f"""\
-[models]
-strong = {_quoted(strong)}
-cheap = {_quoted(cheap)}
-
-[limits]
-concurrency = {concurrency}
-"""
-    if shop is not None:
-        text += f'\n[mcp_servers.shop]\nurl = {_quoted(shop)}\nidentity = "siafu"  # signed with SIAFU_IDENTITY_KEY\n'
-    file = folder.path / "siafu.toml"
-    file.write_text(text, encoding="utf-8")
-    return file
-
-
-def _quoted(text: str) -> str:
-    """A TOML basic string; its escapes are those of JSON."""
-    return msgspec.json.encode(text).decode()
+def write_settings(folder: Folder, sections: Mapping[str, Mapping[str, str | int]]) -> None:
+    """The folder's siafu.toml, by section and name. Strings and integers of TOML are written like those of JSON."""
+    parts = []
+    for section, values in sections.items():
+        lines = [f"{name} = {msgspec.json.encode(value).decode()}" for name, value in values.items()]
+        parts.append("\n".join([f"[{section}]", *lines, ""]))
+    (folder.path / "siafu.toml").write_text("\n".join(parts), encoding="utf-8")
 
 
 def clean_environment(**more: str) -> dict[str, str]:
     """This process's environment for a child, without settings of siafu or OpenAI, and past any proxy."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("SIAFU_", "OPENAI_"))}
-    return {**kept, "NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1", **more}
+    direct = ",".join(filter(None, [os.environ.get("NO_PROXY") or os.environ.get("no_proxy"), "127.0.0.1"]))
+    return {**kept, "NO_PROXY": direct, "no_proxy": direct, **more}
 
 
 def new_key() -> str:

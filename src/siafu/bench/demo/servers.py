@@ -105,24 +105,31 @@ def kill_group(child: asyncio.subprocess.Process) -> None:
 
 @contextlib.asynccontextmanager
 async def server(
-    name: str, arguments: Sequence[str | Path], *, folder: Path, environment: Mapping[str, str]
+    name: str,
+    command: Sequence[str | Path],
+    *,
+    folder: Path,
+    environment: Mapping[str, str],
+    seconds: float = START_SECONDS,
 ) -> AsyncIterator[str]:
     """A server of siafu's own, such as `siafu sim`, on a free port while the block runs; yields what its ready file
     says. It ends with the block, and also when this process dies.
+
+    command: takes --ready-file, --port and --parent-pid. seconds: for its start.
 
     Raises: DemoFailed when it does not start.
     """
     ready, log = folder / f"{name}.ready", folder / f"{name}.log"
     more = ("--ready-file", ready, "--port", "0", "--parent-pid", str(os.getpid()))
-    async with process([*SIAFU, *arguments, *more], folder=folder, environment=environment, log=log) as child:
+    async with process([*command, *more], folder=folder, environment=environment, log=log) as child:
         try:
-            async with asyncio.timeout(START_SECONDS):
+            async with asyncio.timeout(seconds):
                 while not ready.exists():
                     if child.returncode is not None:
                         raise DemoFailed(f"the {name} ended with {child.returncode} at its start: {tail(log)}")
                     await asyncio.sleep(POLL_SECONDS)
         except TimeoutError:
-            raise DemoFailed(f"the {name} did not start within {START_SECONDS:.0f} s: {tail(log)}") from None
+            raise DemoFailed(f"the {name} did not start within {seconds:.0f} s: {tail(log)}") from None
         try:
             yield ready.read_text(encoding="utf-8").strip()
         finally:
