@@ -50,7 +50,7 @@ def refused(reason: str) -> RefusedCall:
         ([], "order_status", "needs_info"),
         ([], "product_qa", "needs_info"),
         ([], "shipping", "answered"),
-        ([], "refund", "answered"),
+        ([], "refund", "needs_info"),
         ([], "complaint", "answered"),
     ],
 )
