@@ -28,6 +28,7 @@ def test_good_base_urls(url: str, kept: str) -> None:
         *("http://api.example.com/v1", "http://127.1/v1", "http://2130706433/v1", "http://localhost.evil.example/v1"),
         *("http://0.0.0.0/v1", "http://169.254.169.254/v1", "http://[::ffff:169.254.169.254]/v1"),
         *("https://user:pass@api.example.com/v1", "https://api.example.com/v1?key=1", "https://api.example.com/v1#x"),
+        *("https://api.example.com/v1?", "https://api.example.com/v1#", "https://api.example.com/v1/?/"),
         *("https://api.example.com/v1/chat/completions", "https://api.example.com:99999/v1", "https://[::1"),
         *("https://api.exa mple.com/v1", "https://api.example.com\n.evil.example/v1", "https://a.example\\@b.example"),
         "https://a.example/\x1b[31m",

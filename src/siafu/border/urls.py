@@ -38,7 +38,7 @@ def checked_base_url(url: str, where: str) -> str:
         raise ConfigError(f"{where} must look like https://host/v1, not {text[:80]!r}")
     if parts.username or parts.password:
         raise ConfigError(f"{where} must not hold a user name or password; set the key apart from it")
-    if parts.query or parts.fragment:
+    if "?" in text or "#" in text:  # also an empty one, which would swallow the path
         raise ConfigError(f"{where} must not have a query or fragment")
     if parts.scheme == "http" and not is_loopback(host):
         raise ConfigError(

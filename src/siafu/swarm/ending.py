@@ -31,9 +31,10 @@ async def put_down(tasks: Iterable[asyncio.Task[Any]], grace: float) -> set[asyn
 
     Returns those that still run after twice `grace` seconds (of the event loop); nobody waits for them any longer.
     """
-    pending = {task for task in tasks if not task.done()}
-    for task in pending:
+    tasks = set(tasks)
+    for task in tasks:  # also one that has ended by itself just now
         task.add_done_callback(_read)
+    pending = {task for task in tasks if not task.done()}
     for _ in range(ROUNDS):
         for task in pending:
             task.cancel()

@@ -78,5 +78,7 @@ async def classify(ctx: TaskContext, text: str, model: str) -> Ticket:
             return read_ticket(answer)
         except OutputInvalid as wrong:
             repair = f"That reply cannot be used: {wrong.message}. Reply again with the JSON object only."
-            messages = [*messages, dict(answer.message), {"role": "user", "content": repair}]
+            if answer.text.strip():  # only its text: upstreams refuse an empty message, and calls without results
+                messages = [*messages, {"role": "assistant", "content": answer.text}]
+            messages = [*messages, {"role": "user", "content": repair}]
     return Ticket(category=DEFAULT_CATEGORY, flagged=True)
