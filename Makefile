@@ -33,8 +33,8 @@ test: $(VENV)/.dev  ## the whole test suite
 	@$(BIN)/python -m pytest -q -n 2 $(ARGS)
 
 check: $(VENV)/.dev  ## lint, types, layering, sizes
-	@$(BIN)/ruff check src tests bench
-	@$(BIN)/ruff format --check src tests bench
+	@$(BIN)/ruff check src tests
+	@$(BIN)/ruff format --check src tests
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 

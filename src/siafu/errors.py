@@ -18,9 +18,9 @@
     │   │   └── MalformedReply       200 whose body is no answer (HTML, no choices, not JSON)
     │   ├── CallTimeout              connect, first byte, idle or total limit reached
     │   ├── RequestRefused           400, 404, 422 ...: the request itself is wrong
-    │   ├── AccessRefused            401, 403: the key is wrong for this endpoint
-    │   ├── QuotaExhausted           no credit left; waiting does not help
-    │   └── UnpricedModel            a USD budget is set and the model has no price
+    │   ├── AccessRefused            401, 403: the key is wrong for this endpoint; exit 2
+    │   ├── QuotaExhausted           no credit left; waiting does not help; exit 3
+    │   └── UnpricedModel            a USD budget is set and the model has no price; exit 2
     ├── BudgetReached                the next call could exceed the budget; exit 3
     ├── DeadlineReached              the time given to the item, run or call is over
     ├── ToolFault                    a tool call did not give a result
@@ -36,6 +36,7 @@
     ├── OutputInvalid                the answer does not fit the declared schema
     ├── StoreError                   the store cannot be opened or written
     │   └── StoreBusy                another process holds this journal
+    ├── MeasurementInvalid           a measurement failed its own checks; its figures are not shown
     └── Interrupted                  stopped from outside; state is kept; exit 130
 
 `code` is a stable word for machines (records, JSON, metrics); the message is for people and says what to do.
@@ -162,14 +163,17 @@ class RequestRefused(ModelError):
 
 class AccessRefused(ModelError):
     code = "access_refused"
+    exit_code = 2
 
 
 class QuotaExhausted(ModelError):
     code = "quota_exhausted"
+    exit_code = 3
 
 
 class UnpricedModel(ModelError):
     code = "unpriced_model"
+    exit_code = 2
 
 
 class BudgetReached(SiafuError):
@@ -239,6 +243,10 @@ class StoreError(SiafuError):
 class StoreBusy(StoreError):
     code = "store_busy"
     exit_code = 2
+
+
+class MeasurementInvalid(SiafuError):
+    code = "measurement_invalid"
 
 
 class Interrupted(SiafuError):

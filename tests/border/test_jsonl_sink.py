@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from siafu.border.jsonl import JsonlSink, checked_out, mend, sift
-from siafu.errors import InputError, StoreError
+from siafu.errors import InputError, StoreBusy, StoreError
 
 STARTS = b'{"id":"'
 
@@ -155,3 +157,54 @@ def test_an_unwritable_file_is_a_clear_error(tmp_path: Path, monkeypatch: pytest
     sink.append({"id": "r1"})  # once there is room again
     sink.close()
     assert ids(sink.path) == ["r1"]
+
+
+def test_one_sink_holds_a_file_at_a_time(tmp_path: Path) -> None:
+    path = tmp_path / "out.jsonl"
+    sink = JsonlSink(path)
+    with pytest.raises(StoreBusy, match="another process writes"):
+        JsonlSink(path)
+    with pytest.raises(StoreBusy, match="another process writes"):
+        mend(path, ours, STARTS)
+    sink.append(record(1))
+    sink.close()
+    write(path, 2)
+    assert mend(path, ours, STARTS) == 0
+    assert ids(path) == ["r1", "r2"]
+
+
+@pytest.mark.parametrize(
+    "meddle",
+    [Path.unlink, lambda path: path.rename(path.with_name("moved")), lambda path: path.with_name("new").replace(path)],
+)
+def test_a_file_that_was_moved_or_deleted_is_noticed(tmp_path: Path, meddle: Callable[[Path], Any]) -> None:
+    path = tmp_path / "out.jsonl"
+    path.with_name("new").touch()
+    sink = JsonlSink(path)
+    sink.append(record(1))
+    sink.sync()
+    meddle(path)
+    with pytest.raises(StoreError, match="moved or deleted by another program"):
+        sink.close()
+
+
+@pytest.mark.parametrize("size", [0, 9, 900])
+def test_nothing_is_appended_to_a_file_that_was_cut_or_written_to(tmp_path: Path, size: int) -> None:
+    path = tmp_path / "out.jsonl"
+    sink = JsonlSink(path)
+    sink.append(record(1))
+    os.truncate(path, size)
+    before = path.read_bytes()
+    with pytest.raises(StoreError, match="changed"):
+        sink.append(record(2))
+    with pytest.raises(StoreError, match="changed"):
+        sink.close()
+    assert path.read_bytes() == before
+
+
+def test_f46_a_byte_order_mark_that_an_editor_added_does_no_harm(tmp_path: Path) -> None:
+    path = tmp_path / "out.jsonl"
+    path.write_bytes(b"\xef\xbb\xbf" + write(path, 1, 2).replace(b"\n", b"\r\n"))
+    assert mend(path, ours, STARTS) == 0
+    assert sift(path, lambda line: b"r1" not in line) == 1
+    assert ids(path) == ["r2"]

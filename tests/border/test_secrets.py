@@ -70,3 +70,10 @@ def test_placeholders_and_broken_keys_are_refused(value: str) -> None:
 @pytest.mark.parametrize("value", [KEY, "EMPTY", "dummy", "sk-proj-Ab_c-9Z", " gsk_a1b2c3d4 ", "0123456789abcdef.Zz"])
 def test_real_keys_are_taken(value: str) -> None:
     assert checked_key(value, "SIAFU_KEY").reveal() == value.strip()
+
+
+def test_a_known_secret_inside_or_across_something_that_looks_like_one() -> None:
+    Secret("89abcdefgh")
+    Secret("0123456789%%tail-of-it")
+    assert redact("key sk-0123456789abcdefghij!") == "key ***!"
+    assert redact("key sk-aaaaaaaaaa0123456789%%tail-of-it, more") == "key ***, more"

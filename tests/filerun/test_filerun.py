@@ -180,6 +180,18 @@ def test_limit_does_the_first_lines_and_the_rest_later(tmp_path: Path) -> None:
     assert desk.asked == ["c"]
 
 
+def test_what_a_line_asked_is_remembered_while_it_is_out_of_sight(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, lines("a", "b", "c"))
+    desk.run()
+    desk.run(limit=1)
+    assert status(MiniJob(), desk.where).left == 0
+    desk.source.write_bytes(lines("a", "b", "c", text=lambda name: name + "!" * (name == "c")))
+    with pytest.raises(InputError, match=r"1 lines of the input have changed .* \(line 3\)"):
+        desk.run()
+    desk.source.write_bytes(lines("a", "b", "c"))
+    assert desk.run().finished == 3
+
+
 def test_results_of_another_input_are_refused(tmp_path: Path) -> None:
     desk = Desk(tmp_path, lines("a"))
     desk.run()
@@ -249,6 +261,23 @@ def test_two_processes_do_not_write_one_file(tmp_path: Path) -> None:
     assert desk.run().finished == 1
 
 
+def test_two_processes_with_homes_of_their_own_do_not_write_one_file_either(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, lines("a", "b"))
+    other = Desk(tmp_path, lines("a", "b"))
+    other.where = place(other.source, other.out, other.errors, tmp_path / "other home")
+
+    def second(request: ChatRequest, context: CallContext) -> str:
+        with pytest.raises(StoreBusy, match="another process writes"):
+            other.run()
+        return "ok"
+
+    async def first(request: ChatRequest, context: CallContext) -> str:
+        return await asyncio.to_thread(second, request, context)
+
+    assert desk.run(Scripted(first)).finished == 2
+    assert desk.written() == (["a", "b"], [])
+
+
 def test_run_names_are_one_a_file_and_safe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert run_name(Path("out.jsonl")) == run_name(tmp_path / "out.jsonl") != run_name(tmp_path / "a" / "out.jsonl")
@@ -282,7 +311,7 @@ def test_cancelling_keeps_what_is_done(tmp_path: Path) -> None:
 
     async def stuck(request: ChatRequest, context: CallContext) -> str:
         if request.messages[-1]["content"] not in "abc":
-            while len(desk.notes.results) < 3:  # noqa: ASYNC110
+            while len(desk.notes.results) < 3:
                 await asyncio.sleep(0)
             full.set()
             await asyncio.Event().wait()
@@ -301,6 +330,32 @@ def test_cancelling_keeps_what_is_done(tmp_path: Path) -> None:
     desk.run()
     assert len(desk.asked) == 5
     assert desk.written() == (sorted("abcdefgh"), [])
+
+
+@pytest.mark.parametrize(
+    ("now", "whole"),
+    [
+        (lines("new", "a", "b", "c"), False),  # every line has moved on: b stands where c was, which is done
+        (lines("a", "b", "c", text=lambda name: name + "!"), False),
+        (lines("a"), False),
+        (b"", False),
+        (lines("a", "b", "c", "new"), True),  # is for the next run
+    ],
+)
+def test_an_input_that_is_rewritten_while_it_is_read_is_noticed(tmp_path: Path, now: bytes, whole: bool) -> None:
+    desk = Desk(tmp_path, lines("b"))
+    desk.run()
+    desk.source.write_bytes(lines("a", "b", "c"))
+    with ready(MiniJob(), desk.where, FileOptions(), desk.notes) as prepared:
+        desk.source.write_bytes(now)  # the same file, not another of the same name
+        if whole:
+            asyncio.run(desk.work(prepared, desk.endpoint, concurrency=4))
+        else:
+            with pytest.raises(InputError, match="has changed while it was read"):
+                asyncio.run(desk.work(prepared, desk.endpoint, concurrency=4))
+    desk.source.write_bytes(lines("a", "b", "c"))
+    desk.run()
+    assert desk.written() == (["a", "b", "c"], [])
 
 
 def test_when_nothing_is_left_no_endpoint_is_needed(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from genai_prices import Usage as TableUsage
 from hypothesis import given
 from hypothesis import strategies as st
 
-from siafu.border.money import PICO, to_usd
+from siafu.border.money import MOST, PICO, to_usd
 from siafu.errors import ConfigError
 from siafu.gateway.chat import Usage
 from siafu.gateway.pricing import Price, Prices, Rates
@@ -123,6 +123,12 @@ def test_f40_a_price_of_zero_is_a_price() -> None:
 def test_impossible_prices_are_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(ConfigError, match="kimi"):
         Prices([Price(**{"model": "kimi", "input": Decimal(1), "output": Decimal(1), **wrong})])  # type: ignore[arg-type]
+
+
+def test_nonsense_is_booked_at_the_most_that_a_row_holds() -> None:
+    rates = found(Prices([PRICE], table=False), "kimi")
+    assert rates.cost(Usage(input=3 * 10**9, output=4 * 10**9)) == rates.ceiling(10, 10**30) == MOST
+    assert rates.ceiling(10, 10**9) < MOST
 
 
 @given(st.integers(0, 10**6), st.integers(0, 10**6), st.integers(0, 10**6), st.integers(0, 10**5))

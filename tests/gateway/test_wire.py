@@ -93,7 +93,12 @@ def test_the_size_is_limited() -> None:
         parse_answer(body, max_bytes=len(body) - 1)
 
 
-@pytest.mark.parametrize("usage", [None, {}, "x", {"prompt_tokens": None, "completion_tokens": 1}, {"total_tokens": 3}])
+NONSENSE = {"prompt_tokens": 10**11, "completion_tokens": 1}
+
+
+@pytest.mark.parametrize(
+    "usage", [None, {}, "x", {"prompt_tokens": None, "completion_tokens": 1}, {"total_tokens": 3}, NONSENSE]
+)
 def test_f16_missing_usage_is_unknown_and_not_zero(usage: Any) -> None:
     assert parsed({**OK, "usage": usage}).usage is None
     assert parsed({name: value for name, value in OK.items() if name != "usage"}).usage is None

@@ -23,7 +23,9 @@ DOORS: dict[str, tuple[str, ...]] = {
     "rich": ("cli/",),
     "uvicorn": ("apps/support/shop/",),
     "uvloop": ("cli/", "bench/"),
+    "openai": ("bench/client/clients/openai_sdk.py",),
     "msgspec": ("",),
+    "xllamacpp": ("bench/demo/local.py",),
 }
 STANDARD_BUT_GUARDED = {"sqlite3"}
 

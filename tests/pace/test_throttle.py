@@ -75,31 +75,12 @@ def test_f06_after_a_refusal_requests_leave_one_by_one_and_faster_and_faster() -
     assert first < second < third
 
 
-def settled(throttle: Throttle) -> float:
-    """Let the pace grow from a refusal to about 40 a second, and refuse it there twice; returns when."""
-    throttle.refused(NOW, NOW, 0.1, Random(1))
-    now = grants(throttle, NOW, 2.3)[-1]
-    for seconds in (3.0, 5.0):
-        throttle.refused(now, now, 0.1, Random(1))
-        now = grants(throttle, now, seconds)[-1]
-    throttle.refused(now, now, 0.1, Random(1))
-    return throttle.paused_until
-
-
-def test_a_limit_that_was_touched_is_kept_for_a_while_and_then_left_behind() -> None:
-    throttle = Throttle(rate=100.0, burst=1)
-    now = settled(throttle)
-    sent = grants(throttle, now, 300.0)
-    rates = [sum(s <= t - sent[0] < s + 1 for t in sent) for s in range(290)]
-    assert 30 < rates[0] < 60
-    assert all(rates[0] - 1 <= rate <= 1.08 * rates[0] + 1 for rate in rates[:15])
-    assert rates[-1] >= 95, "the configured rate is reached again"
-    assert max(rates) <= 101
-
-
 def test_an_upstream_that_refuses_all_is_tried_slowly_and_its_first_answer_brings_the_pace_back() -> None:
     throttle, rng = Throttle(), Random(1)
-    now = settled(throttle)
+    throttle.refused(NOW, NOW, 0.1, rng)
+    now = grants(throttle, NOW, 2.5)[-1]
+    throttle.refused(now, now, 0.1, rng)  # the limit is being searched for, at some pace
+    now = throttle.paused_until
     before = len(grants(throttle, now, 1.0))
     now += 1.0
     for _ in range(20):
@@ -116,6 +97,22 @@ def test_an_upstream_that_refuses_all_is_tried_slowly_and_its_first_answer_bring
     assert len(grants(throttle, now + 0.2, 1.0)) == pytest.approx(before, rel=0.1)
 
 
+def test_g13_a_storm_of_refusals_is_forgotten_soon() -> None:
+    throttle, rng, now = Throttle(rate=100.0), Random(1), NOW
+    for _ in range(100):  # it accepts 20 a second
+        throttle.take(now)
+        throttle.accepted(now, now)
+        now += 0.05
+    for _ in range(12):  # then it refuses whatever comes, however slowly
+        now += throttle.ready(now) + 0.001
+        throttle.take(now)
+        throttle.refused(now, now + 0.001, 1.0, rng)
+    sent = grants(throttle, now, 20.0)
+    rates = [sum(s <= t - now < s + 1 for t in sent) for s in range(19)]
+    assert rates[0] <= 2 * START, "it is tried slowly"
+    assert rates[15] > 10, "and soon used again"
+
+
 def test_refusals_of_one_burst_slow_the_pace_once() -> None:
     once, many = Throttle(), Throttle()
     for throttle, count in ((once, 1), (many, 100)):
@@ -126,6 +123,44 @@ def test_refusals_of_one_burst_slow_the_pace_once() -> None:
             throttle.refused(NOW, NOW + 0.2 + i / 1000, 1.0, Random(1))
     pace = [len(grants(t, t.paused_until, 5.0)) for t in (once, many)]
     assert pace[0] == pytest.approx(pace[1], abs=2)
+
+
+@pytest.mark.parametrize("hint", [None, 0.5])
+def test_refusals_now_and_then_do_not_bring_it_to_a_standstill(hint: float | None) -> None:
+    """One of twenty is refused, whatever the pace. Halving at each would end far below one request a second."""
+    rates = []
+    for seed in range(10):
+        throttle, rng, now, answered = Throttle(), Random(seed), NOW, 0
+        while answered < 1000:
+            now += throttle.ready(now)
+            throttle.take(now)
+            if rng.random() < 0.05:
+                throttle.refused(now, now + 0.01, hint, rng)
+            else:
+                throttle.accepted(now, now + 0.01)
+                answered += 1
+            now += 0.01
+        rates.append(answered / (now - NOW))
+    assert min(rates) > 2.5
+
+
+def test_a_slow_upstream_is_still_found() -> None:
+    """It accepts one request a second; the pace gets there from ten a second, and stays near."""
+    throttle, rng, now, free_at = Throttle(), Random(3), NOW, NOW
+    accepted, refused = 0, list[float]()
+    while now < NOW + 120:
+        now += throttle.ready(now)
+        throttle.take(now)
+        if now >= free_at:
+            free_at = max(free_at, now - 1) + 1
+            throttle.accepted(now, now + 0.01)
+            accepted += 1
+        else:
+            throttle.refused(now, now + 0.01, None, rng)
+            refused.append(now)
+        now += 0.02
+    assert accepted > 90
+    assert len(refused) < 160
 
 
 steps = st.lists(

@@ -74,7 +74,7 @@ async def raw(sim: Sim, request: Json, *, seconds: float = 10.0, headers: str = 
 async def until(check: Callable[[], object]) -> None:
     """Wait until `check` holds, ten seconds at most."""
     async with asyncio.timeout(10):
-        while not check():  # noqa: ASYNC110 - the condition lives in another process
+        while not check():
             await asyncio.sleep(0.01)
 
 

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 import msgspec
 import pytest
 
+from siafu.border.money import MOST
 from siafu.errors import StoreBusy, StoreError
 from siafu.store.records import Claimed, RunState, RunStore
 
@@ -250,3 +251,10 @@ async def test_all_at_once(durable: Backend) -> None:
         claimed = await run.claim([(key, "in") for key in keys])
         assert [c.record and c.record.value for c in claimed] == [key.encode() for key in keys]
         assert await run.journal.entries(keys[7]) == [entry(0, outcome=keys[7].encode())]
+
+
+async def test_the_most_that_is_ever_booked_fits_into_a_row(backend: Backend) -> None:
+    async with session(backend) as (run, _):
+        await run.record(item("a", usd_pico=MOST))
+        with pytest.raises(StoreError, match="refused"):
+            await run.record(item("a", usd_pico=MOST + 1))

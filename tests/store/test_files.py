@@ -162,6 +162,31 @@ async def test_two_names_of_one_file_share_the_lock(tmp_path: Path) -> None:
     lock.release()
 
 
+FORKING = """
+import os, sys
+from pathlib import Path
+from siafu.store.lock import Lock
+
+lock = Lock(Path(sys.argv[1]))
+if os.fork() == 0:
+    lock.release()  # the parent's, so nothing happens
+    print("forked", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_process_forked_meanwhile_does_not_keep_the_lock(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", FORKING, str(tmp_path / "run.db")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as parent:
+        assert parent.stdout is not None
+        assert parent.stdout.readline() == b"forked\n"
+        with pytest.raises(StoreError, match=f"in use by process {parent.pid}"):
+            Lock(tmp_path / "run.db")
+        parent.kill()
+        parent.wait()
+        Lock(tmp_path / "run.db").release()  # the child lives until its stdin is closed
+
+
 READ_ONLY = """
 import asyncio, os, sys
 from siafu.errors import StoreError

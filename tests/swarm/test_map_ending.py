@@ -20,6 +20,7 @@ from siafu.errors import (
     InputError,
     QuotaExhausted,
     SiafuError,
+    StoreError,
     UnpricedModel,
 )
 from siafu.gateway.scripted import Scripted
@@ -59,7 +60,7 @@ class Ants:
 
 async def settle(check: Any) -> None:
     async with asyncio.timeout(10):
-        while not check():  # noqa: ASYNC110  the state of other tasks is what is waited for
+        while not check():
             await asyncio.sleep(0)
 
 
@@ -232,6 +233,17 @@ async def test_fail_fast_counts_items_that_cannot_run() -> None:
         await results(Ants(quick=9), [1, 2], key=lambda i: "a", on_error="fail_fast")
 
 
+async def test_fail_fast_raises_again_what_an_earlier_session_recorded() -> None:
+    store = DictStore()
+
+    async def work(item: int, ctx: TaskContext) -> int:
+        raise KeyError("seven")
+
+    assert [r.ok for r in await results(work, [7], store=store)] == [False]
+    with pytest.raises(SiafuError, match="KeyError: 'seven' \\(in an earlier session; see retry_failed\\)"):
+        await results(work, [7], store=store.next_session(), on_error="fail_fast")
+
+
 # ---- time -------------------------------------------------------------------------------------------------------
 
 
@@ -286,7 +298,7 @@ async def test_items_for_which_the_time_is_too_short_do_not_block_shorter_ones()
 
     run = start(work, range(100), deadline=50, concurrency=2, lookahead=1)
     assert [r.value for r in await collect(run)] == list(range(0, 100, 10))
-    assert (run.summary.ok, run.summary.left) == (10, 90)
+    assert (run.summary.ok, run.summary.left, run.summary.stopped) == (10, 90, "deadline_reached")
 
 
 async def test_a_call_that_meets_the_end_of_the_run_does_not_fail_its_item() -> None:
@@ -356,3 +368,70 @@ async def test_a_pause_with_ordered_results_gives_what_has_finished() -> None:
 
     run = start(work, range(9), concurrency=4, ordered=True)
     assert [r.value for r in await collect(run)] == [0, 2, 3]
+
+
+async def test_work_that_fails_at_the_moment_of_a_stop_leaves_nothing_in_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    together = asyncio.Event()
+
+    async def work(item: int, ctx: TaskContext) -> None:
+        if item == 49:
+            together.set()
+        await together.wait()
+        for _ in range(item % 10):  # so that some fail while others are being cancelled
+            await asyncio.sleep(0)
+        raise StoreError("the disk is full")
+
+    with pytest.raises(StoreError):
+        await results(work, range(50), store=DictStore(), concurrency=50)
+    gc.collect()
+    await asyncio.sleep(0)
+    assert caplog.records == []
+
+
+# ---- iterators and errors that misbehave ------------------------------------------------------------------------
+
+
+async def test_an_input_that_is_cancelled_from_within_is_not_taken_for_its_end() -> None:
+    async def items() -> AsyncIterator[int]:
+        yield 0
+        raise asyncio.CancelledError
+
+    run, found = start(Ants(quick=9), items()), []
+    with pytest.raises(InputError, match="not all items were read"):
+        async for result in run:
+            found.append(result.value)  # noqa: PERF401  what was read counts
+    assert found == [0]
+
+
+async def test_an_input_that_swallows_being_cancelled_does_not_outlast_the_deadline() -> None:
+    let_go = asyncio.Event()
+
+    async def items() -> AsyncIterator[int]:
+        yield 0
+        while not let_go.is_set():
+            try:
+                await let_go.wait()
+            except asyncio.CancelledError:
+                continue
+
+    run = start(Ants(quick=9), items(), deadline=0.1, grace=0.05)
+    assert [r.value for r in await collect(run)] == [0]
+    assert run.summary.stopped == "deadline_reached"
+    let_go.set()
+    await settle(lambda: others() == 0)
+
+
+async def test_an_error_whose_message_cannot_be_read_fails_its_item_only() -> None:
+    class Mute(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError("no words")
+
+    async def work(item: int, ctx: TaskContext) -> int:
+        if item:
+            raise Mute
+        return item
+
+    found = await results(work, [0, 1], ordered=True)
+    assert [r.error and r.error.message for r in found] == [None, "Mute (its message cannot be read)"]

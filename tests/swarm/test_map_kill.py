@@ -85,7 +85,7 @@ async def finish(model: Model, journal: Path) -> None:
     """Let the last session end and compare what is kept with a run that nothing interrupted."""
     assert await life(model, journal, "keep") == 0
     store = SqliteStore(journal).run("killed")
-    kept = await results(kill_child.work, kill_child.ITEMS, store=store, ordered=True, run="killed")
+    kept = await results(kill_child.work, kill_child.ITEMS, store=store, ordered=True, run="killed", on_change="keep")
     await store.aclose()
     assert all(r.restored for r in kept)
     server = await asyncio.start_server(Model(0).serve, "127.0.0.1", 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import itertools
 import random
 from collections import Counter
@@ -167,18 +168,31 @@ async def test_a_changed_prompt_of_finished_items() -> None:
     assert (resumed.changed, resumed.changed_usd_pico) == (6, 60)
 
 
-async def test_opaque_work_never_counts_as_changed_until_it_has_a_version() -> None:
+async def test_opaque_work_runs_again_under_another_version_and_pays_for_nothing_twice() -> None:
     async def work(item: dict[str, str], ctx: TaskContext) -> str:
         return (await ctx.model(item["text"])).text
 
     store, endpoint = DictStore(), Scripted(priced)
-    for version, ran in (("", 6), ("", 6), ("1", 6), ("1", 6)):
-        await results(work, ITEMS, store=store.next_session(), endpoint=endpoint, version=version)
-        assert len(endpoint.requests) == ran
+    for version, changed in (("", 0), ("", 0), ("1", 6), ("1", 0)):
+        run = start(work, ITEMS, store=store.next_session(), endpoint=endpoint, version=version)
+        await collect(run)
+        assert (run.summary.changed, len(endpoint.requests)) == (changed, 6)
     store.records = {k: msgspec.structs.replace(r, work_print="other") for k, r in store.records.items()}
     run = start(work, ITEMS, store=store.next_session(), endpoint=endpoint, version="2")
     await collect(run)
     assert (run.summary.changed, run.summary.replayed, len(endpoint.requests)) == (6, 6, 6)
+
+
+async def test_other_work_in_the_same_journal_gets_no_results_of_the_first() -> None:
+    async def classify(item: dict[str, str], ctx: TaskContext) -> str:
+        return "a class"
+
+    async def summarise(item: dict[str, str], ctx: TaskContext) -> str:
+        return "a summary"
+
+    store = DictStore()
+    for work, value in ((classify, "a class"), (summarise, "a summary"), (functools.partial(summarise), "a summary")):
+        assert {r.value for r in await results(work, ITEMS, store=store.next_session())} == {value}
 
 
 async def test_a_change_runs_again_only_what_depends_on_it() -> None:

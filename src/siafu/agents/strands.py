@@ -28,6 +28,8 @@ class Place(NamedTuple):
     @property
     def strand(self) -> str:
         """The path with the strand's numbers: `/anna`; `/anna>2`, begun at its step 2; `/anna~1`, a second main one."""
+        if self.order[0] == 0 and len(self.order) == 2:  # nearly all: one strand, or one after the other
+            return self.path
         first, *rest = self.order[:-1]
         return self.path + (f"~{first}" if first else "") + "".join(f">{n}" for n in rest)
 
@@ -44,17 +46,18 @@ def parse(strand: str, seq: int) -> Place:
     return Place(strand[: match.start()], (int(match[1] or 0), *rest, seq))
 
 
+_Key = tuple["weakref.ref[Strands]", str]
 _Strand = tuple["weakref.ref[asyncio.Task[object]]", tuple[int, ...]]
 # (which Strands, path) -> the asyncio task that last asked there and its strand. A new asyncio task starts with a copy
 # of what its parent saw: that is how it knows where it branched off.
-_seen: ContextVar[dict[tuple[object, str], _Strand]] = ContextVar("siafu_strands", default={})  # noqa: B039  replaced, never changed
+_seen: ContextVar[dict[_Key, _Strand]] = ContextVar("siafu_strands", default={})  # noqa: B039  replaced, never changed
 
 
 class Strands:
     """Numbers the steps of one task."""
 
     def __init__(self) -> None:
-        self._me = object()
+        self._me = weakref.ref(self)
         self._next: dict[tuple[str, tuple[int, ...]], int] = defaultdict(int)
 
     def place(self, path: str) -> Place:
@@ -65,7 +68,8 @@ class Strands:
         asked, strand = seen.get((self._me, path), (None, ()))
         if asked is None or asked() is not running:
             strand = (*strand, self._count(path, strand))
-            _seen.set({**seen, (self._me, path): (weakref.ref(running), strand)})
+            alive = {key: known for key, known in seen.items() if key[0]() is not None}
+            _seen.set({**alive, (self._me, path): (weakref.ref(running), strand)})
         return Place(path, (*strand, self._count(path, strand)))
 
     def _count(self, path: str, strand: tuple[int, ...]) -> int:

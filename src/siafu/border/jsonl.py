@@ -7,6 +7,7 @@ before the next record follows it, and kept aside.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import stat
 from collections.abc import Callable, Iterator
@@ -17,7 +18,7 @@ from typing import Any, BinaryIO
 import msgspec
 
 from siafu.border.canonical import dumps, loads
-from siafu.errors import InputError, SiafuError, StoreError
+from siafu.errors import InputError, SiafuError, StoreBusy, StoreError
 
 MAX_LINE = 4 * 1024 * 1024
 MAX_RECORD = 16 * MAX_LINE
@@ -29,8 +30,8 @@ _BLOCK = 1 << 16
 
 class RawLine(msgspec.Struct, frozen=True):
     """One line as bytes. number: from 1. offset: of its first byte. size: bytes in the file, line end included.
-    data: without the line end; None when the line is longer than the limit. ended: False for a last line without
-    a line end.
+    data: without the line end and without a byte order mark before the first line; None when the line is longer than
+    the limit. ended: False for a last line without a line end.
     """
 
     number: int
@@ -62,7 +63,7 @@ def raw_lines(file: BinaryIO, *, max_line: int = MAX_LINE) -> Iterator[RawLine]:
     number, offset = 0, 0
     while piece := file.readline(max_line + 1):
         number, size = number + 1, len(piece)
-        data: bytes | None = piece.removesuffix(b"\n")
+        data: bytes | None = piece.removesuffix(b"\n").removeprefix(b"" if offset else _BOM)
         if len(piece) > max_line and not piece.endswith(b"\n"):
             data = None
             while piece and not piece.endswith(b"\n"):
@@ -83,14 +84,12 @@ def read_jsonl(file: BinaryIO, *, max_line: int = MAX_LINE) -> Iterator[Line]:
 def parse_line(raw: RawLine) -> Line | None:
     """The value of a line, or why it has none; None for a blank line. Never raises for what a line holds.
 
-    A byte order mark before the first line and the CR of a CRLF are taken off. Lone surrogates and NULs that are
-    written as escapes become U+FFFD; bytes that are no UTF-8 make the line an error, as a guess would change it.
+    The CR of a CRLF is taken off. Lone surrogates and NULs that are written as escapes become U+FFFD; bytes that are no
+    UTF-8 make the line an error, as a guess would change it.
     """
     data = raw.data
     if data is None:
         return _bad(raw, "too_large", f"is too long: {raw.size:,} bytes")
-    if raw.number == 1:
-        data = data.removeprefix(_BOM)
     if not data.strip(_BLANK):
         return None
     if raw.number == 1 and data.startswith(_UTF16):
@@ -125,6 +124,19 @@ def checked_out(path: Path) -> None:
         raise InputError(f"{path} is no regular file; results are appended to a file")
 
 
+def hold(path: Path, fd: int) -> None:
+    """Take the lock on the open file `fd`, which goes when it is closed; nothing where files cannot be locked.
+
+    Raises: StoreBusy when another process (or another part of this one) holds it.
+    """
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise StoreBusy(f"another process writes to {path}: wait until it ends, or choose another file") from None
+    except OSError:  # a file system without locks: `append` still notices a second writer
+        return
+
+
 @contextmanager
 def disk(path: Path) -> Iterator[None]:
     """Errors of the operating system in the block become StoreError, in words that say what to do."""
@@ -143,13 +155,15 @@ def mend(path: Path, is_record: Callable[[bytes], bool], starts: bytes) -> int:
     moved to the end of `<path>.torn`. `starts`: how every record begins; a file without a record whose only line
     does not begin like one was not written by us. A missing file is left missing.
 
-    Raises: InputError when a line is no record (the file is untouched then), StoreError.
+    Raises: InputError when a line is no record (the file is untouched then), StoreBusy while a sink holds the file,
+    StoreError.
     """
     checked_out(path)
     if not path.exists():
         return 0
     records = 0
     with disk(path), path.open("r+b") as file:
+        hold(path, file.fileno())
         for raw in raw_lines(file, max_line=MAX_RECORD):
             blank = raw.data is not None and not raw.data.strip(_BLANK)
             if not blank and (raw.data is None or not is_record(raw.data)):
@@ -244,17 +258,22 @@ def _copy(path: Path, out: BinaryIO, size: int) -> None:
 class JsonlSink:
     """Appends records to a file, one a line, each with a single write.
 
-    Killed at any moment, the file holds whole records and at most one torn tail, which `mend` takes off. One process
-    writes a file at a time; the caller sees to that.
+    Killed at any moment, the file holds whole records and at most one torn tail, which `mend` takes off. One sink
+    holds a file at a time, and it notices when another program changes, moves or deletes the file.
     """
 
     def __init__(self, path: Path) -> None:
-        """Raises: InputError, StoreError."""
+        """Raises: InputError, StoreBusy when another process writes to the file, StoreError."""
         checked_out(path)
         self.path = path
         with disk(path):
             self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
-            self._size = os.fstat(self._fd).st_size
+            try:
+                hold(path, self._fd)
+                self._size = os.fstat(self._fd).st_size
+            except BaseException:
+                os.close(self._fd)
+                raise
 
     def append(self, record: Any) -> None:
         """Write one record; it survives the death of the process, and after `sync` that of the machine.
@@ -264,6 +283,8 @@ class JsonlSink:
         data = dumps(record) + b"\n"
         done = 0
         with disk(self.path):
+            if os.fstat(self._fd).st_size != self._size:
+                raise self._meddled()
             try:
                 while done < len(data):  # one turn, unless the disk is nearly full
                     done += os.write(self._fd, data[done:])
@@ -273,12 +294,25 @@ class JsonlSink:
         self._size += len(data)
 
     def sync(self) -> None:
-        """fsync. Raises: StoreError."""
+        """fsync. Raises: StoreError, also when the file at the path is no longer this one."""
         with disk(self.path):
             os.fsync(self._fd)
+            own = os.fstat(self._fd)
+        try:
+            there = os.path.samestat(own, self.path.stat())
+        except OSError:
+            there = False
+        if not there or own.st_size != self._size:
+            raise self._meddled()
+
+    def _meddled(self) -> StoreError:
+        return StoreError(
+            f"{self.path} was changed, moved or deleted by another program while results were written to it; put it "
+            "back, or move it away, and run the command again: what has finished is kept in the journal"
+        )
 
     def close(self) -> None:
-        """fsync and close. Raises: StoreError; the file is closed even so."""
+        """`sync` and close. Raises: StoreError; the file is closed even so."""
         try:
             self.sync()
         finally:

@@ -15,6 +15,7 @@ import msgspec
 from siafu.errors import ConfigError
 
 PICO = 10**12
+MOST = 10_000 * PICO  # that one call or item is booked at: the store's rows hold no more, so that no sum overflows
 _NANO = Decimal("0.000000001")
 # Commas only between groups of three: "1,50" is one and a half to many people, and a hundred and fifty to no one.
 _NUMBER = r"(?:\d{1,3}(?:,\d{3})+|\d+(?:_\d+)*)(?:\.\d+)?|\.\d+"

@@ -62,11 +62,18 @@ _known: set[str] = set()
 
 
 def redact(text: str) -> str:
-    """`text` with every known secret and everything that looks like one replaced by `***`."""
-    for value in sorted(_known, key=len, reverse=True):  # the longest first, as one may begin with another
-        if value in text:
-            text = text.replace(value, MASK)
-    return _PATTERNS.sub(MASK, text)
+    """`text` with every known secret and everything that looks like one replaced by `***`; what overlaps is one."""
+    spans = [match.span() for match in _PATTERNS.finditer(text)]
+    for value in _known:
+        spans += [match.span() for match in re.finditer(re.escape(value), text)] if value in text else []
+    if not spans:
+        return text
+    parts, end = [], 0
+    for begin, stop in sorted(spans):
+        if begin >= end:
+            parts += [text[end:begin], MASK]
+        end = max(end, stop)
+    return "".join(parts) + text[end:]
 
 
 def checked_key(value: str, where: str) -> Secret:

@@ -49,8 +49,8 @@ Examples:
 \b
 Each id ends with one line in OUT or in the errors file, in any order. Lines
 that cannot be used become errors. A request to stream is left away.
-Exit code: 0 all succeeded, 1 some failed, 2 wrong use, 3 budget reached,
-130 interrupted.
+Exit code: 0 all succeeded, 1 some failed, 2 wrong use or key, 3 budget
+reached or no credit left, 130 interrupted.
 """,
 )
 def run(
@@ -107,7 +107,14 @@ def run(
     )
 
 
-@app.command("check")
+@app.command(
+    "check",
+    epilog="""\b
+Examples:
+  siafu batch check requests.jsonl
+  siafu batch check requests.jsonl --json
+""",
+)
 def check(file: Path = Source, limit: int | None = Limit, json: bool = AsJson) -> None:
     """Look at every line of FILE without a call: what can be used, what not, how much it is about."""
     from siafu.apps import batch
@@ -131,7 +138,14 @@ def check(file: Path = Source, limit: int | None = Limit, json: bool = AsJson) -
     raise typer.Exit(1 if found.bad else 0)
 
 
-@app.command("status")
+@app.command(
+    "status",
+    epilog="""\b
+Examples:
+  siafu batch status results.jsonl
+  siafu batch status results.jsonl --json
+""",
+)
 def status(
     out: Path = typer.Argument(metavar="OUT", help="The results file of a run."),
     errors: Path | None = Errors,

@@ -112,6 +112,12 @@ def _text(where: Place, outcome: Outcome, cost: Tally | None) -> str:
         lines.append(f"{outcome.left:,} left")
     if session.restored:
         lines.append(f"{session.restored:,} written from the journal, without a call")
+    if session.in_flight_lost:
+        most = show_usd(session.in_flight_lost_pico)
+        lines.append(f"{session.in_flight_lost:,} calls were under way when the last process ended; cost: 0 to {most}")
+    if session.discarded:
+        again = show_usd(session.billed_again_pico)
+        lines.append(f"{session.discarded:,} journaled steps no longer fitted and were made anew; had cost {again}")
     if cost is not None:
         lines.append(f"{describe(cost)}; {span(session.seconds)} this time")
     return "\n".join(lines)
@@ -139,6 +145,10 @@ def _json(where: Place, outcome: Outcome, cost: Tally | None) -> str:
             "failed": outcome.failed,
             "left": outcome.left,
             "restored": session.restored,
+            "replayed": session.replayed,
+            "discarded": session.discarded,
+            "billed_again_usd": json_usd(session.billed_again_pico),
+            "in_flight_lost": session.in_flight_lost,
             "stopped": session.stopped or None,
             "seconds": round(session.seconds, 3),
             **costs(cost),

@@ -1,8 +1,8 @@
 """`siafu`: finds the command, runs it, and turns errors into messages and exit codes.
 
 Commands are imported when they are called, so `siafu --help` stays quick. A command module holds `app`, a
-`typer.Typer`. Exit codes: 0 all succeeded, 1 some failed, 2 wrong use or configuration, 3 budget reached, 130
-interrupted.
+`typer.Typer`. Exit codes: 0 all succeeded, 1 some failed, 2 wrong use or configuration, 3 budget reached or
+no credit left, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typer.core import TyperCommand, TyperGroup
 from siafu import __version__
 from siafu.border.secrets import redact
 from siafu.border.text import printable
-from siafu.errors import SiafuError
+from siafu.errors import Interrupted, SiafuError
 
 # name -> (module, one line for `siafu --help`)
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -32,10 +32,12 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "bench": ("siafu.cli.bench", "Measure siafu beside other clients."),
 }
 
+DEBUG = "SIAFU_DEBUG"  # 1 = show the traceback of an unexpected error
 EPILOG = """\b
 Examples:
-  siafu demo                                      see it work, without a key
-  siafu COMMAND --help                            options and examples of one command
+  siafu demo                 see it work, without a key
+  siafu init my-swarm        files to start from
+  siafu batch run --help     options and examples of one command
 """
 
 
@@ -85,19 +87,36 @@ def main(argv: list[str] | None = None) -> None:
     """Entry point of the `siafu` script. Ends the process with the exit code of the command."""
     try:
         code = typer.main.get_command(app).main(argv, prog_name="siafu", standalone_mode=False)
+        sys.stdout.flush()
     except typer.Exit as done:
         code = done.exit_code
     except typer.TyperException as wrong:
         show = getattr(wrong, "show", None)  # usage errors print the usage line too
-        show() if show else typer.echo(f"siafu: {wrong}", err=True)
+        show() if show else _say(str(wrong))
         code = getattr(wrong, "exit_code", 2)
     except SiafuError as error:
-        typer.echo(f"siafu: {printable(redact(error.message))}", err=True)
+        _say(error.message)
         code = error.exit_code
     except (typer.Abort, KeyboardInterrupt):
-        typer.echo("siafu: interrupted", err=True)
-        code = 130
+        _say("interrupted")
+        code = Interrupted.exit_code
     except BrokenPipeError:  # the reader went away, as in `siafu ... | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 1
+    except Exception as error:  # noqa: BLE001 - told without a page of traceback
+        code = _unexpected(error)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _unexpected(error: Exception) -> int:
+    if os.environ.get(DEBUG, "") not in ("", "0"):
+        import traceback
+
+        _say("".join(traceback.format_exception(error)))
+    else:
+        _say(f"unexpected {type(error).__name__}: {error} ({DEBUG}=1 shows where)")
+    return 1
+
+
+def _say(text: str) -> None:
+    typer.echo(f"siafu: {printable(redact(text))}", err=True)

@@ -27,7 +27,8 @@ def _line(step: Step | Ticket) -> str:
     if isinstance(step, ModelStep):
         usage = step.answer.usage
         tokens = f"{usage.input:,} + {usage.output:,} tokens" if usage else "tokens unknown"
-        wants = f"wants {len(step.answer.tool_calls)} tool calls" if step.answer.tool_calls else "answers"
+        calls = len(step.answer.tool_calls)
+        wants = f"wants {calls} tool call{'s' * (calls > 1)}" if calls else "answers"
         return f"model      {step.answer.model} {wants} ({tokens})"
     if isinstance(step, ToolStep):
         state = f"failed ({step.result.code or 'no code'})" if step.result.is_error else "ok"

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 if TYPE_CHECKING:
+    from siafu.apps.support.job import SupportJob
     from siafu.apps.support.requests import CustomerRequest
     from siafu.apps.support.routes import Tier
     from siafu.apps.support.swarm import StepListener, Support
@@ -27,11 +28,14 @@ app = typer.Typer(
     rich_markup_mode=None,
     epilog="""\b
 Examples:
-  siafu support ask "주문 1001 어디쯤 왔나요?" --customer kim      one request, every step shown
-  siafu support run requests.jsonl --out results.jsonl       many; the same command resumes
+  siafu support ask "주문 1001 어디쯤 왔나요?" --customer kim
+      one request, every step shown
+  siafu support run requests.jsonl --out results.jsonl
+      many; the same command resumes
 \b
-A line: {"id": "r1", "customer": "kim", "text": "...", "created_at"?: "...", "lang"?: "ko"}
-`siafu init` writes examples; `siafu shop orders` lists what customers can ask about.
+A line: {"id": "r1", "customer": "kim", "text": "..."}, and if known
+"created_at" and "lang". `siafu init` writes examples; `siafu shop orders`
+lists what customers can ask about.
 """,
 )
 
@@ -52,8 +56,9 @@ Examples:
   siafu support run requests.jsonl --out results.jsonl --budget "2 USD"
   siafu support run requests.jsonl --out results.jsonl --retry-failed
 \b
-Each request ends with one line in OUT, answered or failed, in any order. Exit code: 0 all answered, 1 some failed, 2
-wrong use, 3 budget reached, 130 interrupted.
+Each request ends with one line in OUT, answered or failed, in any order.
+Exit code: 0 all answered, 1 some failed, 2 wrong use or key, 3 budget
+reached or no credit left, 130 interrupted.
 """,
 )
 def run(
@@ -79,6 +84,7 @@ def run(
     from siafu.apps.filerun.place import place
     from siafu.apps.filerun.prepare import FileOptions
     from siafu.apps.support.job import SupportJob
+    from siafu.apps.support.requests import Answer
     from siafu.border.money import parse_usd
     from siafu.cli.filerun import run_file
     from siafu.config.assembly import Plan, opened
@@ -93,7 +99,7 @@ def run(
     @contextlib.asynccontextmanager
     async def open_house(progress: Progress) -> AsyncIterator[House]:
         async with support_desk(settings, database=database) as desk:
-            job.prove_with(desk.identity_key)
+            await job.ready(desk.tools, desk.identity_key)
             plan = Plan(
                 run=where.run,
                 journal=where.journal,
@@ -110,14 +116,21 @@ def run(
         job,
         where,
         FileOptions(strict=strict, retry_failed=retry_failed, fresh=fresh, limit=limit),
-        MapOptions(concurrency=settings.limits.concurrency, user=lambda task: task.item.customer),
+        MapOptions(concurrency=settings.limits.concurrency, user=lambda task: task.item.customer, value_type=Answer),
         open_house,
         quiet=quiet,
         as_json=json,
     )
 
 
-@app.command("ask")
+@app.command(
+    "ask",
+    epilog="""\b
+Examples:
+  siafu support ask "주문 1001 어디쯤 왔나요?" --customer kim
+  siafu support ask "Is the yoga mat in stock?" --customer alice --json
+""",
+)
 def ask(
     text: str = typer.Argument(help="What the customer writes."),
     customer: str = typer.Option(..., "--customer", help="Who asks: the authenticated customer."),
@@ -129,6 +142,7 @@ def ask(
     json: bool = AsJson,
 ) -> None:
     """Answer one request and show every step."""
+    from siafu.apps.filerun.run import stop_code
     from siafu.apps.support.job import SupportJob
     from siafu.apps.support.requests import parse_request
     from siafu.cli.filerun import encode
@@ -145,27 +159,32 @@ def ask(
         typer.echo(f"siafu: {record['error']['code']}: {record['error']['message']}", err=True)
     else:
         show_answer(record)
-    raise typer.Exit(0 if result.ok else 1)
+    raise typer.Exit(0 if result.error is None else stop_code(result.error.code))
 
 
-async def _answer(settings: Settings, job: Any, request: CustomerRequest, database: Path | None) -> MapResult:
+async def _answer(settings: Settings, job: SupportJob, request: CustomerRequest, database: Path | None) -> MapResult:
     from siafu.apps.filerun.job import Task
     from siafu.config.assembly import Plan, opened
     from siafu.config.servers import support_desk
     from siafu.swarm.map import map_items
     from siafu.swarm.options import MapOptions
+    from siafu.swarm.results import MapError, MapResult
 
     async def work(task: Task, ctx: Any) -> Any:
         return await job.work(task.item, ctx)
 
     async with support_desk(settings, database=database) as desk:
-        job.prove_with(desk.identity_key)
+        await job.ready(desk.tools, desk.identity_key)
         plan = Plan(run="ask", tools=desk.tools, notice=lambda text: typer.echo(f"siafu: {text}", err=True))
         async with opened(settings, plan) as house:
             options = MapOptions(run="ask", concurrency=1, key=lambda task: task.key)
-            item = [Task(request.id, request)]
-            async with map_items(work, item, around=house.around, store=None, options=options) as results:
-                return await anext(results)
+            item = Task(request.id, request)
+            async with map_items(work, [item], around=house.around, store=None, options=options) as results:
+                async for result in results:
+                    return result
+            end = results.summary  # it stopped: no key, no credit, ...
+            error = MapError(end.stopped, end.stop_message)
+            return MapResult(key=request.id, index=0, item=item, status="error", error=error)
 
 
 def _settings(
@@ -178,7 +197,7 @@ def _settings(
 
 
 def _support(settings: Settings, on_step: StepListener | None = None) -> Support:
-    from siafu.apps.support.swarm import Support
+    from siafu.apps.support.swarm import Support, nobody
 
     models: dict[Tier, str] = {"strong": settings.model("strong"), "cheap": settings.model("cheap")}
-    return Support(models=models, on_step=on_step)
+    return Support(models=models, on_step=on_step or nobody)

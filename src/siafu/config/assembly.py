@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from siafu.agents.task import ModelOptions, Surroundings
-from siafu.config.settings import Settings, resolve
+from siafu.config.settings import Settings, resolved
 from siafu.config.simulated import NOTICE, simulated
 from siafu.gateway.accounts import Accounts
 from siafu.gateway.client import Gateway, assemble
@@ -91,20 +91,28 @@ async def opened(settings: Settings, plan: Plan) -> AsyncIterator[House]:
 
 
 async def _upstream(settings: Settings, plan: Plan, stack: contextlib.AsyncExitStack) -> Upstream:
-    ends = settings.endpoint
-    timeouts = Timeouts(connect=ends.connect_seconds, idle=ends.idle_seconds, total=ends.total_seconds)
-    if settings.simulated:
-        if plan.notice is not None:
-            plan.notice(NOTICE)
-        base_url = await stack.enter_async_context(simulated())
-        return Upstream(name="simulated", base_url=base_url, key=None, timeouts=timeouts)
+    if not settings.simulated:
+        return configured_upstream(settings)
+    if plan.notice is not None:
+        plan.notice(NOTICE)
+    base_url = await stack.enter_async_context(simulated())
+    return Upstream(name="simulated", base_url=base_url, timeouts=_timeouts(settings))
+
+
+def configured_upstream(settings: Settings) -> Upstream:
+    """The upstream that the settings name. Raises: ConfigError when address, key or headers cannot be used."""
     return Upstream(
         name="default",
         base_url=settings.base_url(),
         key=settings.key(),
-        headers={name: resolve(value, f"endpoint.headers.{name}") for name, value in ends.headers.items()},
-        timeouts=timeouts,
+        headers=resolved(settings.endpoint.headers, "endpoint.headers"),
+        timeouts=_timeouts(settings),
     )
+
+
+def _timeouts(settings: Settings) -> Timeouts:
+    ends = settings.endpoint
+    return Timeouts(connect=ends.connect_seconds, idle=ends.idle_seconds, total=ends.total_seconds)
 
 
 def build_gateway(

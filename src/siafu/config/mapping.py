@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import difflib
 import logging
 from collections.abc import AsyncIterable, Callable, Iterable, Sequence
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self, TypedDict, Unpack
@@ -15,8 +17,9 @@ import msgspec
 
 from siafu.agents.task import ModelOptions
 from siafu.border.money import parse_usd
+from siafu.border.secrets import Secret
 from siafu.config.assembly import Plan, opened
-from siafu.config.settings import Settings, load
+from siafu.config.settings import Settings, load, refers
 from siafu.errors import ConfigError
 from siafu.gateway.endpoint import Endpoint
 from siafu.observe.events import Observer, nobody
@@ -92,53 +95,75 @@ def map(
 
     Raises, when it is iterated: ConfigError, StoreError; errors of single items are results.
     """
+    unknown = set(keywords) - MapKeywords.__annotations__.keys()
+    if unknown:
+        name = min(unknown)
+        near = difflib.get_close_matches(name, MapKeywords.__annotations__, n=1)
+        raise ConfigError(f"siafu.map has no option {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
     return Map(work, items, keywords)
 
 
 class Map:
-    """A running map: an async iterator of MapResult and an async context manager. Leaving it cancels what runs."""
+    """A running map: an async iterator of MapResult and an async context manager.
+
+    It starts with the first result that is asked for. Leaving the `async with`, `aclose` and cancelling whoever
+    iterates cancel what runs and wait until all of it is closed. A map that is let go of in another way, such as by a
+    `break`, ends by itself, without anybody waiting.
+    """
 
     def __init__(
         self, work: str | Work | WorkFunction, items: Iterable[Any] | AsyncIterable[Any], keywords: MapKeywords
     ) -> None:
-        unknown = set(keywords) - set(MapKeywords.__annotations__)
-        if unknown:
-            raise ConfigError(f"siafu.map has no option {sorted(unknown)[0]!r}")
-        self._work = work
-        self._items = items
-        self._keywords = keywords
-        self._stack = contextlib.AsyncExitStack()
+        self._owner: asyncio.Task[None] | None = None
+        self._ready: asyncio.Future[MapRun] | None = None
         self._run: MapRun | None = None
+        self._closed = False
+        given: dict[str, Any] = dict(keywords)
+        if isinstance(key := given.get("api_key"), str) and not refers(key):
+            given["api_key"] = Secret(key)  # from here on nothing shows it
+        self._begin = partial(_own, work, items, given)
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> MapResult:
+        if self._closed:
+            raise StopAsyncIteration
         try:
             if self._run is None:
-                self._run = await self._begin()
+                self._run = await self._opened()
             return await anext(self._run)
         except BaseException:
             await self.aclose()
             raise
 
-    async def _begin(self) -> MapRun:
-        given: dict[str, Any] = dict(self._keywords)
-        settings = _settings(given)
-        options = MapOptions(**{name: given[name] for name in _OPTIONS & given.keys()})
-        house = await self._stack.enter_async_context(opened(settings, _plan(given, settings, options.run)))
-        run = map_items(self._work, self._items, around=house.around, store=house.store, options=options)
-        self._stack.push_async_callback(run.aclose)
-        return run
+    async def _opened(self) -> MapRun:
+        if self._owner is None or self._ready is None:
+            self._ready = asyncio.get_running_loop().create_future()
+            self._owner = asyncio.create_task(self._begin(self._ready), name="siafu.map owner")
+        either: set[asyncio.Future[Any]] = {self._ready, self._owner}
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        if not self._ready.done():
+            self._owner.result()  # raises why
+        return self._ready.result()
 
     @property
     def summary(self) -> MapSummary:
-        """The sums so far."""
+        """The sums so far, at any time."""
         return MapSummary() if self._run is None else self._run.summary
 
     async def aclose(self) -> None:
-        """Cancel what runs, wait for it, and close everything. Idempotent."""
-        await self._stack.aclose()
+        """Cancel what runs, wait for it, and close everything. Idempotent.
+
+        Raises: StoreError when something could not be kept.
+        """
+        self._closed = True
+        if self._owner is None or self._owner.done():
+            return
+        self._owner.cancel()
+        await asyncio.wait({self._owner})
+        if not self._owner.cancelled():
+            self._owner.result()
 
     async def __aenter__(self) -> Self:
         return self
@@ -149,16 +174,32 @@ class Map:
         await self.aclose()
 
     def __del__(self) -> None:
-        # dropped after a `break`: nobody can await aclose any more, so the loop does
-        stack = self._stack.pop_all()
-        with contextlib.suppress(RuntimeError):  # no loop runs: its shutdown has cancelled the work
-            loop = asyncio.get_running_loop()
-            task = loop.create_task(stack.aclose())
-            _closing.add(task)
-            task.add_done_callback(_closing.discard)
+        owner = self._owner
+        if owner is not None and not owner.done():
+            with contextlib.suppress(RuntimeError):  # its loop is closed, and has ended it
+                owner.get_loop().call_soon_threadsafe(owner.cancel)
 
 
-_closing: set[asyncio.Task[None]] = set()  # the loop itself holds tasks weakly
+async def _own(
+    work: str | Work | WorkFunction,
+    items: Iterable[Any] | AsyncIterable[Any],
+    given: dict[str, Any],
+    ready: asyncio.Future[MapRun],
+) -> None:
+    """Open what the map needs, hand the run out, and close everything when cancelled.
+
+    All of it happens in one task that knows nothing of the Map that users hold: so it is closed in order, whoever lets
+    go of the Map, and also when the event loop shuts down.
+    """
+    settings = _settings(given)
+    options = MapOptions(
+        **{"concurrency": settings.limits.concurrency, **{name: given[name] for name in _OPTIONS & given.keys()}}
+    )
+    async with opened(settings, _plan(given, settings, options.run)) as house:
+        run = map_items(work, items, around=house.around, store=house.store, options=options)
+        async with run:
+            ready.set_result(run)
+            await asyncio.Event().wait()
 
 
 def _settings(given: dict[str, Any]) -> Settings:

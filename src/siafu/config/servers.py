@@ -4,6 +4,7 @@ because the MCP SDK takes a second to import.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import secrets
@@ -15,7 +16,10 @@ import msgspec
 
 from siafu.border.identity import checked_identity_key
 from siafu.border.secrets import Secret
-from siafu.config.settings import McpServerSettings, Settings, resolve
+from siafu.config.advice import Row
+from siafu.config.doctor import tools_row
+from siafu.config.settings import McpServerSettings, Settings, resolve, resolved
+from siafu.errors import ConfigError
 from siafu.pace.clock import SystemClock
 from siafu.tools.joined import Joined
 from siafu.tools.mcp import McpTools
@@ -42,18 +46,44 @@ async def support_desk(settings: Settings, *, database: Path | None = None) -> A
 
     Raises: ConfigError, also when a server wants identities and SIAFU_IDENTITY_KEY is not set.
     """
-    configured = [_server(name, given) for name, given in settings.mcp_servers.items()]
+    configured = servers(settings)
     key: Secret | None = None
     if not configured:
         key = Secret(secrets.token_hex(32))
         configured = [example_shop(settings, key, database)]
     elif any(server.identity for server in configured):
-        key = checked_identity_key(resolve(f"env:{IDENTITY_KEY}", "identity of an MCP server"), IDENTITY_KEY)
+        key = identity_key()
     sets = [McpTools(server, SystemClock()) for server in configured]
     async with contextlib.AsyncExitStack() as stack:
         for one in sets:
             stack.push_async_callback(one.aclose)
         yield Desk(tools=Validated(Joined(sets)), identity_key=key)
+
+
+async def tool_rows(settings: Settings) -> list[Row]:
+    """A doctor's row for each configured server; all are started, asked for their tools, and ended."""
+    try:
+        configured = servers(settings)
+        if any(server.identity for server in configured):
+            identity_key()
+    except ConfigError as error:
+        return [Row(check="tools", state="fail", found=error.message)]
+    return list(await asyncio.gather(*(_tool_row(server) for server in configured)))
+
+
+async def _tool_row(server: McpServer) -> Row:
+    async with contextlib.aclosing(McpTools(server, SystemClock())) as tools:
+        return await tools_row(server.name, tools)
+
+
+def servers(settings: Settings) -> list[McpServer]:
+    """The configured MCP servers. Raises: ConfigError when one cannot be used as it is configured."""
+    return [_server(name, given) for name, given in settings.mcp_servers.items()]
+
+
+def identity_key() -> Secret:
+    """The key that proves customers to configured servers. Raises: ConfigError when SIAFU_IDENTITY_KEY is not set."""
+    return checked_identity_key(resolve(f"env:{IDENTITY_KEY}", "identity of an MCP server"), IDENTITY_KEY)
 
 
 def example_shop(settings: Settings, key: Secret, database: Path | None) -> McpServer:
@@ -65,7 +95,7 @@ def example_shop(settings: Settings, key: Secret, database: Path | None) -> McpS
     return McpServer(
         name="shop",
         command=sys.executable,
-        args=("-m", "siafu", "shop", "serve", "--transport", "stdio", *place),
+        args=("-P", "-m", "siafu", "shop", "serve", "--transport", "stdio", *place),
         env=env,
         identity="siafu",
     )
@@ -77,10 +107,10 @@ def _server(name: str, given: McpServerSettings) -> McpServer:
         name=name,
         command=given.command,
         args=tuple(given.args),
-        env={key: resolve(value, f"{where}.env.{key}") for key, value in given.env.items()},
+        env=resolved(given.env, f"{where}.env"),
         cwd=given.cwd,
         url=given.url,
-        headers={key: resolve(value, f"{where}.headers.{key}") for key, value in given.headers.items()},
+        headers=resolved(given.headers, f"{where}.headers"),
         timeout=given.timeout_seconds,
         identity=given.identity,
     )

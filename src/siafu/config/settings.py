@@ -1,6 +1,7 @@
 """Settings: flags over environment over `siafu.toml` over defaults; strict, typed, frozen.
 
-Secrets are never written into the file: `api_key = "env:NAME"` or `"file:/path"`.
+Secrets are never written into the file: `api_key = "env:NAME"` or `"file:/path"`. A key and the base URL it is for
+stay together: when the file gives both, OPENAI_* variables, which other programs use too, replace both or neither.
 """
 
 from __future__ import annotations
@@ -8,20 +9,23 @@ from __future__ import annotations
 import difflib
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import date
 from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
+import msgspec
 import pydantic
 from pydantic import BaseModel, ConfigDict, Field
 
-from siafu.border.secrets import Secret, checked_key
+from siafu.border.secrets import Secret, checked_key, redact
 from siafu.border.urls import checked_base_url, is_loopback
 from siafu.errors import ConfigError
 
 OPENAI = "https://api.openai.com/v1"
+DEFAULT_FILE = Path("siafu.toml")
 
 # Environment variable -> place in the settings. Of two names for one place the first that is set wins.
 ENVIRONMENT: tuple[tuple[str, str], ...] = (
@@ -48,8 +52,8 @@ class EndpointSettings(_Section):
     """One OpenAI-compatible endpoint. Without base_url and api_key a simulated endpoint is used."""
 
     base_url: str | None = None
-    api_key: str | None = Field(default=None, repr=False)
-    headers: dict[str, str] = {}
+    api_key: str | Secret | None = None
+    headers: dict[str, str] = Field(default={}, repr=False)
     connect_seconds: Seconds = 5.0
     idle_seconds: Seconds = 60.0
     total_seconds: Seconds = 600.0
@@ -69,7 +73,7 @@ class LimitSettings(_Section):
     """
 
     concurrency: int = Field(default=100, ge=1, le=10_000)
-    rpm: float | None = Field(default=None, gt=0)
+    rpm: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     max_wait_seconds: Seconds = 600.0
 
 
@@ -88,10 +92,10 @@ class McpServerSettings(_Section):
 
     command: str | None = None
     args: list[str] = []
-    env: dict[str, str] = {}
+    env: dict[str, str] = Field(default={}, repr=False)
     cwd: str | None = None
     url: str | None = None
-    headers: dict[str, str] = {}
+    headers: dict[str, str] = Field(default={}, repr=False)
     timeout_seconds: Seconds = 30.0
     identity: Literal["siafu"] | None = None
 
@@ -118,12 +122,13 @@ class Settings(_Section):
 
     def key(self) -> Secret | None:
         """The key, None for a loopback endpoint without one. Raises: ConfigError."""
-        if self.endpoint.api_key is None:
-            host = self.base_url().split("://")[1].split("/")[0].rsplit(":", 1)[0]
-            if is_loopback(host):
+        given = self.endpoint.api_key
+        if given is None:
+            if is_loopback(urlsplit(self.base_url()).hostname or ""):
                 return None
             raise ConfigError(f"no key for {self.base_url()}: set OPENAI_API_KEY, or endpoint.api_key in siafu.toml")
-        return checked_key(resolve(self.endpoint.api_key, "endpoint.api_key"), "the API key")
+        text = given.reveal() if isinstance(given, Secret) else resolve(given, "endpoint.api_key")
+        return checked_key(text, "the API key")
 
     def model(self, role: Literal["default", "strong", "cheap"]) -> str:
         """The model for a role; one that is not set falls back on another that is, then on the endpoint's usual one.
@@ -142,16 +147,20 @@ class Settings(_Section):
         raise ConfigError(f"which model of {self.base_url()}? Set SIAFU_MODEL, or models.{role} in siafu.toml")
 
 
-def resolve(value: str, where: str, environ: Mapping[str, str] | None = None) -> str:
+def refers(value: str) -> bool:
+    """True for `env:NAME` and `file:/path`."""
+    return value.startswith(("env:", "file:"))
+
+
+def resolve(value: str, where: str) -> str:
     """`env:NAME` and `file:/path` replaced by what they name; other values as they are.
 
     Raises: ConfigError when the variable is not set or the file cannot be read.
     """
     if value.startswith("env:"):
-        name = value[4:]
-        found = (os.environ if environ is None else environ).get(name)
+        found = os.environ.get(value[4:])
         if not found:
-            raise ConfigError(f"{where} names the environment variable {name}, which is not set")
+            raise ConfigError(f"{where} names the environment variable {value[4:]}, which is not set")
         return found
     if value.startswith("file:"):
         try:
@@ -159,6 +168,24 @@ def resolve(value: str, where: str, environ: Mapping[str, str] | None = None) ->
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"{where} names {value[5:]}, which cannot be read: {error}") from None
     return value
+
+
+def resolved(values: Mapping[str, str], where: str) -> dict[str, str | Secret]:
+    """A table of headers or variables; what came from elsewhere is kept secret. Raises: as `resolve`."""
+    texts = {name: resolve(value, f"{where}.{name}") for name, value in values.items()}
+    return {name: Secret(text) if refers(values[name]) else text for name, text in texts.items()}
+
+
+class Given(msgspec.Struct, frozen=True):
+    """One value that somebody gave. `source`: a file, a variable or "the command"."""
+
+    place: tuple[str, ...]
+    value: Any
+    source: str
+
+    @property
+    def name(self) -> str:
+        return ".".join(self.place)
 
 
 def load(
@@ -171,38 +198,80 @@ def load(
 
     Raises: ConfigError naming the place, what is wrong, and the nearest name for an unknown one.
     """
-    env = os.environ if environ is None else environ
-    tree = _read(config or (Path(env["SIAFU_CONFIG"]) if env.get("SIAFU_CONFIG") else None))
-    if isinstance(key := tree.get("endpoint", {}).get("api_key"), str) and not key.startswith(("env:", "file:")):
-        raise ConfigError('endpoint.api_key in the file must be "env:NAME" or "file:/path", never the key itself')
-    for name, place in reversed(ENVIRONMENT):
-        if env.get(name):
-            _put(tree, place, env[name])
-    for place, value in (flags or {}).items():
-        if value is not None:
-            _put(tree, place, value)
+    tree: dict[str, Any] = {}
+    for each in given(config=config, flags=flags, environ=environ):
+        _put(tree, each)
     try:
         return Settings.model_validate(tree)
     except pydantic.ValidationError as error:
         raise ConfigError("; ".join(_explain(problem) for problem in error.errors()[:5])) from None
 
 
+def given(
+    *, config: Path | None = None, flags: Mapping[str, Any] | None = None, environ: Mapping[str, str] | None = None
+) -> list[Given]:
+    """Every value that counts for `load`, with where it came from; of several for one place the last one wins.
+
+    Raises: ConfigError for a file that cannot be read or holds a secret.
+    """
+    env = os.environ if environ is None else environ
+    path = config or (Path(env["SIAFU_CONFIG"]) if env.get("SIAFU_CONFIG") else None)
+    found = [Given(place, value, str(path or DEFAULT_FILE)) for place, value in _leaves(_read(path), ())]
+    for each in found:
+        _refuse_secret(each)
+    pair = {each.name for each in found} >= {"endpoint.base_url", "endpoint.api_key"}
+    ours_only = pair and not (env.get("OPENAI_BASE_URL") and env.get("OPENAI_API_KEY"))
+    for name, place in reversed(ENVIRONMENT):
+        if env.get(name) and not (ours_only and name.startswith("OPENAI_")):
+            found.append(Given(tuple(place.split(".")), _guarded(place, env[name]), name))
+    for place, value in (flags or {}).items():
+        if value is not None:
+            found.append(Given(tuple(place.split(".")), _guarded(place, value), "the command"))
+    return found
+
+
 def _read(path: Path | None) -> dict[str, Any]:
     if path is None:
-        path = Path("siafu.toml")
+        path = DEFAULT_FILE
         if not path.exists():
             return {}
     try:
         return tomllib.loads(path.read_text(encoding="utf-8-sig"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from None
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigError(f"{path}: {error}") from None
 
 
-def _put(tree: dict[str, Any], place: str, value: Any) -> None:
-    *sections, name = place.split(".")
-    for section in sections:
+def _leaves(value: Any, place: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Every value of a tree of tables; an empty table is one."""
+    if isinstance(value, dict) and (value or not place):
+        for name, inner in value.items():
+            yield from _leaves(inner, (*place, name))
+    else:
+        yield place, value
+
+
+def _refuse_secret(each: Given) -> None:
+    texts = each.value if isinstance(each.value, list) else [each.value]
+    plain = [text for text in texts if isinstance(text, str) and not refers(text)]
+    if (plain and each.name == "endpoint.api_key") or any(redact(text) != text for text in plain):
+        raise ConfigError(f'{each.name} in {each.source} must be "env:NAME" or "file:/path", never the secret itself')
+
+
+def _guarded(place: str, value: Any) -> Any:
+    """A key that was given itself becomes a Secret at once."""
+    literal = place == "endpoint.api_key" and isinstance(value, str) and not refers(value)
+    return Secret(value) if literal else value
+
+
+def _put(tree: dict[str, Any], each: Given) -> None:
+    *sections, name = each.place
+    for depth, section in enumerate(sections, 1):
         tree = tree.setdefault(section, {})
-    tree[name] = value
+        if not isinstance(tree, dict):
+            raise ConfigError(f"{'.'.join(each.place[:depth])} must be a table of settings")
+    tree[name] = each.value
 
 
 def _explain(problem: Any) -> str:

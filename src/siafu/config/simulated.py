@@ -27,20 +27,35 @@ async def simulated(*arguments: str) -> AsyncIterator[str]:
 
     Raises: ConfigError when it does not start.
     """
-    command = [sys.executable, "-m", "siafu", "sim", "--port", "0", "--json", "--parent-pid", str(os.getpid())]
+    command = [sys.executable, "-P", "-m", "siafu", "sim", "--port", "0", "--json", "--parent-pid", str(os.getpid())]
     process = await asyncio.create_subprocess_exec(
-        *command, *arguments, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=None
+        *command,
+        *arguments,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        start_new_session=True,  # a Ctrl-C is ours: what is in flight still gets its answers
     )
     try:
-        if process.stdout is None:
-            raise ConfigError("the simulated endpoint has no output to read")
-        try:
-            line = await asyncio.wait_for(process.stdout.readline(), START_SECONDS)
-            url = str(msgspec.json.decode(line)["url"])
-        except (TimeoutError, msgspec.DecodeError, KeyError) as error:
-            raise ConfigError(f"the simulated endpoint did not start: {error or 'no answer'}") from None
-        yield url
+        yield await _url(process)
     finally:
         with contextlib.suppress(ProcessLookupError):
             process.terminate()
-        await process.wait()
+        try:
+            await process.wait()
+        except asyncio.CancelledError:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+            raise
+
+
+async def _url(process: asyncio.subprocess.Process) -> str:
+    if process.stdout is None:
+        raise ConfigError("the simulated endpoint has no output to read")
+    try:
+        line = await asyncio.wait_for(process.stdout.readline(), START_SECONDS)
+        return str(msgspec.json.decode(line)["url"])
+    except TimeoutError:
+        raise ConfigError(f"the simulated endpoint did not start within {START_SECONDS:g} s") from None
+    except (msgspec.DecodeError, KeyError, TypeError):
+        raise ConfigError("the simulated endpoint did not start; `siafu sim` says why") from None

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from siafu.border.money import to_pico
+from siafu.border.money import MOST, to_pico
 from siafu.errors import ConfigError
 from siafu.gateway.chat import Usage
 
@@ -68,20 +68,22 @@ class Rates(msgspec.Struct, frozen=True, kw_only=True):
             if usage.input > higher.above:
                 tier = higher
         fresh = usage.input - usage.cached - usage.cache_write
-        return (
+        cost = (
             fresh * tier.input
             + usage.cached * tier.cached
             + usage.cache_write * tier.cache_write
             + usage.output * tier.output
         )
+        return min(cost, MOST)  # an upstream may report any number of tokens
 
     def ceiling(self, input_tokens: int, output_tokens: int) -> int:
         """The most that a call with at most so many tokens can cost."""
-        return max(
+        most = max(
             input_tokens * max(tier.input, tier.cached, tier.cache_write) + output_tokens * tier.output
             for tier in self.tiers
             if tier.above < input_tokens or tier.above == 0
         )
+        return min(most, MOST)
 
 
 Lookup = Callable[[datetime], Rates | None]

@@ -34,6 +34,7 @@ from siafu.errors import (
 from siafu.gateway.chat import MAX_ANSWER_BYTES, ChatAnswer, ChatRequest
 from siafu.gateway.classify import MAX_ERROR_BODY, classify, malformed
 from siafu.gateway.endpoint import Delta, End, EndCallback, Outcome, PlainReply, Reply, ReplyHead
+from siafu.gateway.probe import Offer, clock_ahead, parse_models
 from siafu.gateway.stream import Assembler, SseDecoder
 from siafu.gateway.wire import OWN_FIELDS, encode, parse_answer
 from siafu.observe.calls import CallContext
@@ -42,6 +43,7 @@ from siafu.pace.clock import Clock
 _OWN_HEADERS = {"authorization", "content-type", "content-length", "host", "transfer-encoding", "x-siafu-attempt"}
 _LARGE = 2**20  # bytes; the library wants larger bodies as files
 _AT_ONCE = 1.0  # seconds within which a connection fails that the server had closed before the request came
+_LIST_SECONDS = 10.0  # for a list of models
 _LINGER = 0.25  # seconds to wait for the end of a stream after its last event, so that its connection can be kept
 
 
@@ -138,6 +140,32 @@ class Transport:
             response.close()
             raise
 
+    async def models(self) -> Offer:
+        """Ask the upstream which models it offers (`GET /models`), once, within ten seconds.
+
+        Raises: ModelError.
+        """
+        held = self._sessions.get(asyncio.get_running_loop())
+        session = held[0] if held is not None else await self._new_session()
+        limits = msgspec.structs.replace(self._upstream.timeouts, total=_LIST_SECONDS)
+        upstream = msgspec.structs.replace(self._upstream, timeouts=limits)
+        call = _Call(upstream, self._clock.now(), late=False, stream=False)
+        url = upstream.base_url.rstrip("/") + "/models"
+        timeout = aiohttp.ClientTimeout(total=limits.total, connect=limits.connect)
+        try:
+            async with session.get(url, allow_redirects=False, proxy=self._proxy, timeout=timeout) as response:
+                headers = {name.lower(): value for name, value in response.headers.items()}
+                body = await _read(response, upstream.max_answer_bytes, cut=response.status != 200)
+        except (aiohttp.ClientError, OSError) as error:
+            raise call.translate(error, began=False) from None
+        if response.status != 200:
+            raise classify(response.status, headers, body, wall=self._clock.wall())
+        return Offer(
+            models=parse_models(body, headers.get("content-type", "")),
+            seconds=self._clock.now() - call.began,
+            ahead=clock_ahead(headers, self._clock.wall()),
+        )
+
     async def aclose(self) -> None:
         """Close the connections of this event loop. Idempotent."""
         held = self._sessions.pop(asyncio.get_running_loop(), None)
@@ -206,7 +234,9 @@ class _Connection:
         self.used = False
 
 
-async def _tell_used(session: aiohttp.ClientSession, context: Any, params: aiohttp.TraceConnectionReuseconnParams) -> None:
+async def _tell_used(
+    session: aiohttp.ClientSession, context: Any, params: aiohttp.TraceConnectionReuseconnParams
+) -> None:
     context.trace_request_ctx.used = True
 
 

@@ -6,7 +6,6 @@ can be replayed as it is.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -173,40 +172,43 @@ def _free_id(stem: str, index: int, taken: set[str]) -> str:
 
 def _usage(raw: Any) -> Usage | None:
     """None when the upstream did not say, also when it said nonsense: unknown is not zero."""
-    if not isinstance(raw, Mapping):
+    if not isinstance(raw, dict):
         return None
     total, output = _count(raw.get("prompt_tokens")), _count(raw.get("completion_tokens"))
     if total is None or output is None:
         return None
     details = raw.get("prompt_tokens_details")
-    details = details if isinstance(details, Mapping) else {}
+    details = details if isinstance(details, dict) else {}
     spoken = raw.get("completion_tokens_details")
-    spoken = spoken if isinstance(spoken, Mapping) else {}
-    cached = _first(
-        details.get("cached_tokens"),
-        raw.get("prompt_cache_hit_tokens"),
-        raw.get("cached_tokens"),
-        raw.get("cache_read_input_tokens"),
+    spoken = spoken if isinstance(spoken, dict) else {}
+    cached = (
+        _count(details.get("cached_tokens"))
+        or _count(raw.get("prompt_cache_hit_tokens"))
+        or _count(raw.get("cached_tokens"))
+        or _count(raw.get("cache_read_input_tokens"))
+        or 0
     )
-    written = _first(
-        details.get("cache_write_tokens"), details.get("cache_creation_tokens"), raw.get("cache_creation_input_tokens")
+    written = (
+        _count(details.get("cache_write_tokens"))
+        or _count(details.get("cache_creation_tokens"))
+        or _count(raw.get("cache_creation_input_tokens"))
+        or 0
     )
+    reasoning = _count(spoken.get("reasoning_tokens")) or _count(raw.get("reasoning_tokens")) or 0
     cached = min(cached, total)
     return Usage(
         input=total,
         output=output,
         cached=cached,
         cache_write=min(written, total - cached),
-        reasoning=min(_first(spoken.get("reasoning_tokens"), raw.get("reasoning_tokens")), output),
+        reasoning=min(reasoning, output),
     )
 
 
 def _count(value: Any) -> int | None:
-    if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e12:
-        return int(value)
-    return None
-
-
-def _first(*values: Any) -> int:
-    """The first that is a count above zero (some upstreams fill the standard field with 0 beside their own)."""
-    return next((count for value in values if (count := _count(value))), 0)
+    """None for what is no count. (Some upstreams fill a standard field with 0 beside one of their own, so callers take
+    the first above zero.)
+    """
+    if value is None or isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e9:
+        return None
+    return int(value)

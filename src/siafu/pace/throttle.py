@@ -49,6 +49,7 @@ class Throttle:
         self._pace: Bucket | None = None
         self._learned = math.inf  # requests a second now
         self._limit = math.inf  # where the curve rests; infinite = not known
+        self._touched = 0.0  # the pace of the last refusal while the limit is searched for
         self._rest = REST
         self._doubling, self._former = False, math.inf  # doubling each second, up to the former pace
         self._curve_from = 0.0  # when the curve began
@@ -121,15 +122,27 @@ class Throttle:
             if not self._doubling:
                 self._former, self._doubling = self._learned, True
             self._learned = min(START, self._learned)
-        elif passed >= ENOUGH and through >= 0.6 * self._learned:
+        elif self._found(passed):
             self._limit, self._rest, self._doubling = self._learned, max(REST, PROBE / self._learned), False
             self._learned *= BELOW
         else:
             self._limit, self._doubling = math.inf, False
-            self._learned = max(0.5 * self._learned, min(through, 0.85 * self._learned))
+            self._touched = self._learned if passed >= ENOUGH else 0.0
+            least = 0.85 if passed >= ENOUGH and through >= 0.3 * self._learned else 0.5
+            self._learned = max(least * self._learned, min(through, 0.85 * self._learned))
         self._learned = max(FLOOR, min(self._learned, self.rate or math.inf))
         self._pace = Bucket(self._learned, start=self.paused_until)
         self._grown_at = self._curve_from = self.paused_until
+
+    def _found(self, passed: int) -> bool:
+        """Whether the pace that was just refused is the limit: it was refused at about the same pace before.
+
+        Refusals now and then, whatever the pace, are not taken for it: a pace that rests after each of them would sink
+        to a standstill.
+        """
+        if math.isfinite(self._limit):
+            return self._learned >= 0.98 * self._limit
+        return passed >= ENOUGH and 0.9 <= self._learned / max(self._touched, FLOOR) <= 1.1
 
     def _pause(self, until: float) -> None:
         if until > self.paused_until:

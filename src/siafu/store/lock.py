@@ -31,19 +31,37 @@ class Lock:
             os.ftruncate(self._file, 0)
             os.pwrite(self._file, str(os.getpid()).encode(), 0)
         except BlockingIOError:
-            holder = os.pread(self._file, 20, 0).decode("ascii", "replace") or "unknown"
+            holder = os.pread(self._file, 20, 0).decode("ascii", "replace")
             os.close(self._file)
             raise StoreBusy(_busy(path, holder)) from None
         except OSError as error:
             os.close(self._file)
             raise StoreError(f"{path}: cannot lock it ({error.strerror}): keep journals on a local disk") from error
+        _held.add(self)
 
     def release(self) -> None:
-        """Let go. Call it once."""
-        os.close(self._file)
+        """Let go. Call it once; does nothing in a process that was forked meanwhile."""
+        if self in _held:
+            _held.remove(self)
+            fcntl.flock(self._file, fcntl.LOCK_UN)  # for a process that is being forked just now, too
+            os.close(self._file)
+
+
+_held: set[Lock] = set()
+
+
+def _forked() -> None:
+    """In a forked process: close its copies of the files. They would keep the locks after their owner has ended."""
+    while _held:
+        os.close(_held.pop()._file)
+
+
+os.register_at_fork(after_in_child=_forked)
 
 
 def _busy(path: Path, holder: str) -> str:
     if holder == str(os.getpid()):
         return f"{path} is already open in this process (pid {holder}): close it first, or use another path"
+    if not holder:  # it has just taken the lock
+        return f"{path} is in use by another process: wait until it ends, or use another path"
     return f"{path} is in use by process {holder}: wait until it ends, or stop it (kill {holder}), or use another path"

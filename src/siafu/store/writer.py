@@ -3,6 +3,10 @@
 The thread takes the whole queue, runs it in order, commits, and then tells each event loop once. An operation that
 fails is undone alone; its neighbours commit. A fault of the store itself (disk full, I/O error, locked by another
 program) ends the writer: everybody who waits, and everybody who comes later, gets a StoreError.
+
+When many wait, the thread lets more of them gather before it begins: for half as long as the last commit took, at
+most a millisecond. Each step of SQLite lets go of the interpreter's lock and has to win it back from a busy event
+loop; so rows of the hot statements (`bulk`) are written many to a step.
 """
 
 from __future__ import annotations
@@ -11,8 +15,11 @@ import asyncio
 import contextlib
 import sqlite3
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
+from itertools import chain
 from operator import length_hint
 from typing import Any, TypeVar
 
@@ -28,6 +35,9 @@ _Future = asyncio.Future[Any]
 _Item = tuple[_Operation, Row, _Future | None]
 _Outcome = tuple[Any, Exception | None]
 _DONE: _Outcome = (None, None)
+_CROWD = 8  # rows in a transaction; after so many it pays to wait a moment for more
+_MAX_PAUSE = 0.001  # seconds
+_WIDEST = 64  # rows to a step; powers of two, so that few forms of a statement are prepared
 
 
 class Writer:
@@ -36,14 +46,21 @@ class Writer:
     At most `max_queued` operations wait for the next transaction; over it, callers wait. Operations are committed in
     the order in which they were queued, and may come from any thread and from one event loop after another. The
     thread does not keep the interpreter alive: what was not confirmed when the process ends may be lost.
+
+    bulk: statements with one list `VALUES (?, ...)`, whose rows are written together, and among each other in this
+    order, when no other operation was queued between them. An UPDATE among them names its row by its last parameter.
     """
 
-    def __init__(self, db: sqlite3.Connection, where: str, *, max_queued: int = 10_000) -> None:
+    def __init__(
+        self, db: sqlite3.Connection, where: str, *, max_queued: int = 10_000, bulk: Sequence[str] = ()
+    ) -> None:
         self._db = db
+        self._rank = {statement: rank for rank, statement in enumerate(bulk)}
         self._where = where
         self._max = max_queued
         self._queue: list[_Item] = []
         self._crowd: list[_Future] = []  # callers that found the queue full
+        self._pause = 0.0  # seconds to let a crowd gather before the next transaction
         self._closing = False
         self._dead = ""
         self._untold = ""  # the first failure of a posted line, for `close`
@@ -119,7 +136,10 @@ class Writer:
         batch: list[_Item] = []
         try:
             while batch := self._take():
+                began = time.monotonic()
                 outcomes = self._commit(batch)
+                took = time.monotonic() - began
+                self._pause = min(took / 2, _MAX_PAUSE) if len(batch) >= _CROWD else 0.0
                 crash_point("after_commit")
                 _tell((item[2], *outcome) for item, outcome in zip(batch, outcomes, strict=True))
         except BaseException as error:  # noqa: BLE001 - a thread that ends silently would leave its callers waiting
@@ -131,6 +151,8 @@ class Writer:
         """Everything queued; empty only when the writer is closing."""
         with self._work:
             self._work.wait_for(lambda: self._queue or self._closing)
+            if self._pause and not self._closing:
+                self._work.wait(self._pause)  # nobody notifies a thread that has work, but `close`
             batch, self._queue = self._queue, []
             crowd, self._crowd = self._crowd, []
             self._room.notify_all()
@@ -139,6 +161,7 @@ class Writer:
 
     def _commit(self, batch: list[_Item]) -> list[_Outcome]:
         """Run `batch` in one transaction. Raises what is fatal; every other failure is an outcome."""
+        self._gather(batch)
         outcomes: list[_Outcome] = [_DONE] * len(batch)
         self._db.execute("BEGIN IMMEDIATE")
         start = 0
@@ -148,7 +171,7 @@ class Writer:
             if isinstance(operation, str):
                 while end < len(batch) and batch[end][0] is operation:
                     end += 1
-                self._many(operation, batch, start, end, outcomes)
+                self._rows(operation, batch, start, end, outcomes)
             else:
                 outcomes[start] = self._one(operation)
             start = end
@@ -158,6 +181,34 @@ class Writer:
             if fault is not None and item[2] is None:
                 self._untold = self._untold or str(fault)
         return outcomes
+
+    def _gather(self, batch: list[_Item]) -> None:
+        """Bring the rows of bulk statements together, wherever nothing else stands between them."""
+        rank: dict[Any, int] = self._rank
+        start = 0
+        for place, item in enumerate([*batch, (None,)]):
+            if item[0] not in rank:
+                if place - start > 1:
+                    batch[start:place] = sorted(batch[start:place], key=lambda item: rank[item[0]])
+                start = place + 1
+
+    def _rows(self, statement: str, batch: list[_Item], start: int, end: int, outcomes: list[_Outcome]) -> None:
+        """Run one statement for the rows from `start` to `end`, as many to a step as may be."""
+        width = _WIDEST if statement in self._rank else 1
+        if statement.startswith("UPDATE") and len({item[1][-1] for item in batch[start:end]}) < end - start:
+            width = 1  # which of two rows that name the same one would win is not defined
+        while end - start > 1 and width > 1:
+            if end - start < width:
+                width //= 2
+                continue
+            try:
+                row_after_row = chain.from_iterable(item[1] for item in batch[start : start + width])
+                self._db.execute(_wide(statement, width), [*row_after_row])
+            except Exception as error:  # noqa: BLE001 - found again, and told to its caller, row by row
+                self._survive(error)
+                self._many(statement, batch, start, start + width, outcomes)
+            start += width
+        self._many(statement, batch, start, end, outcomes)
 
     def _many(self, statement: str, batch: list[_Item], start: int, end: int, outcomes: list[_Outcome]) -> None:
         """Run one statement for the rows from `start` to `end`. SQLite undoes a failing row by itself."""
@@ -199,6 +250,14 @@ class Writer:
             self._untold = self._untold or self._dead
         _tell((item[2], None, StoreError(self._dead)) for item in batch)
         _tell((future, None, None) for future in crowd)
+
+
+@lru_cache(256)
+def _wide(statement: str, rows: int) -> str:
+    """`statement` for so many rows: its list of VALUES that often."""
+    head, _, rest = statement.partition("VALUES ")
+    row, closing, rest = rest.partition(")")
+    return f"{head}VALUES {', '.join([row + closing] * rows)}{rest}"
 
 
 def _tell(told: Iterable[tuple[_Future | None, Any, Exception | None]]) -> None:

@@ -11,6 +11,7 @@ from siafu.agents.faults import PAUSING
 from siafu.agents.replay import Replay
 from siafu.agents.task import Surroundings, TaskContext
 from siafu.border.canonical import dumps
+from siafu.border.money import MOST
 from siafu.errors import DeadlineReached, OutputInvalid, StoreError
 from siafu.observe.calls import CallContext
 from siafu.store.records import ItemRecord, RunStore
@@ -118,7 +119,7 @@ class Crew:
             code="" if result.error is None else result.error.code,
             message="" if result.error is None else result.error.message,
             seconds=result.seconds,
-            usd_pico=result.usd_pico,
+            usd_pico=None if result.usd_pico is None else min(result.usd_pico, MOST),
             input_tokens=result.input_tokens,
             cached_tokens=result.cached_tokens,
             output_tokens=result.output_tokens,

@@ -31,10 +31,11 @@ async def put_down(tasks: Iterable[asyncio.Task[Any]], grace: float) -> set[asyn
 
     Returns those that still run after twice `grace` seconds (of the event loop); nobody waits for them any longer.
     """
-    tasks = set(tasks)
-    for task in tasks:  # also one that has ended by itself just now
-        task.add_done_callback(_read)
-    pending = {task for task in tasks if not task.done()}
+    pending = set()
+    for task in tasks:
+        task.add_done_callback(_read)  # of one that has just ended, too
+        if not task.done():
+            pending.add(task)
     for _ in range(ROUNDS):
         for task in pending:
             task.cancel()

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from siafu.agents.task import Surroundings
-from siafu.errors import ConfigError, InputError
+from siafu.errors import ConfigError, InputError, SiafuError
 from siafu.observe.events import Event, ItemEnded, ItemStarted, RunResumed
 from siafu.store.records import Claimed, ItemRecord, RunStore
 from siafu.swarm.crew import Crew, Pause
@@ -54,6 +54,7 @@ class Engine:
         self._read_all = False
         self._flying = 0
         self._stopped = ("", "")
+        self._late = False  # an item was left, as the run's time is too short for it
         self._began = self._ended = 0.0
         self._ends_at: float | None = None
         self._observer_failed = False
@@ -82,8 +83,8 @@ class Engine:
 
     async def close(self) -> None:
         """Cancel what runs and wait for its end, within bounds."""
-        if self._main is not None and await put_down({self._main}, 3 * self._options.grace):
-            log.warning("run %s: an input iterator did not end when it was cancelled", self._options.run)
+        if self._main is not None:
+            await put_down({self._main}, 5 * self._options.grace)  # itself it waits for work, then for the reader
         while self._window.take() is not None:
             pass
 
@@ -107,17 +108,20 @@ class Engine:
 
     async def _run(self) -> None:
         self._began = self._around.clock.now()
-        timer = None
+        timer = reader = None
         try:
             await self._begin()
             if self._options.deadline is not None:
                 self._ends_at = self._began + self._options.deadline
                 timer = asyncio.create_task(self._time_out(self._options.deadline))
+            reader = asyncio.create_task(self._read())
             async with asyncio.TaskGroup() as group:
                 self._group = group
-                self._feeders = [group.create_task(self._read()), group.create_task(self._claim())]
+                self._feeders = [reader, group.create_task(self._claim())]
             if self.error is not None:
                 self._fail(self.error)
+            elif self._late:
+                self._stop("deadline_reached", "the time left for the run was too short for some items")
         except asyncio.CancelledError:
             self._stop("closed", "the run was closed before its end")
         except Exception as error:  # noqa: BLE001  handed to whoever iterates
@@ -125,9 +129,13 @@ class Engine:
         finally:
             if timer is not None:
                 timer.cancel()
-            self._ended = self._around.clock.now()
-            self._window.close()
-            self._ready.set()
+            try:
+                if reader is not None and await put_down({reader}, self._options.grace):
+                    log.warning("run %s: an input iterator did not end when it was cancelled", self._options.run)
+            finally:
+                self._ended = self._around.clock.now()
+                self._window.close()
+                self._ready.set()
 
     async def _begin(self) -> None:
         if self._store is None:
@@ -193,6 +201,10 @@ class Engine:
                 if loop.time() > until:
                     await asyncio.sleep(0)
                     until = loop.time() + SLICE
+        except asyncio.CancelledError:
+            if not self._feeders[0].cancelling():  # not we, but something within the iterator
+                self.error = InputError("the input iterator was cancelled from within, so not all items were read")
+            raise
         except Exception as error:  # noqa: BLE001  of the caller's iterator; raised when all that was read is done
             self.error = error
         finally:
@@ -274,6 +286,7 @@ class Engine:
         if isinstance(result, MapResult):
             self._finish(result)
         else:
+            self._late = self._late or result is None
             self._window.finish(entry.index, None)
             self._ready.set()
         if isinstance(result, Pause):
@@ -293,9 +306,10 @@ class Engine:
                 restored=result.restored,
             )
         )
-        if self._options.on_error == "fail_fast" and result.exception is not None:
-            result.exception.add_note(f"while working on item {result.key!r} (no. {result.index + 1})")
-            self._fail(result.exception)
+        if self._options.on_error == "fail_fast" and result.error is not None:
+            error = result.exception or SiafuError(f"{result.error.message} (in an earlier session; see retry_failed)")
+            error.add_note(f"while working on item {result.key!r} (no. {result.index + 1})")
+            self._fail(error)
             self._halt()
             return
         self._window.finish(result.index, result)

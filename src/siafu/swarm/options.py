@@ -24,7 +24,8 @@ class MapOptions(msgspec.Struct, frozen=True, kw_only=True):
     on_error: `isolate` gives an error result and goes on; `fail_fast` cancels the rest and raises.
     retry_failed: run items again that ended with an error in an earlier session.
     on_change: finished items of an earlier session that were done by other work: `rerun` them, `keep` their results,
-    or `refuse` to start. version: tells states of an opaque work function apart.
+    or `refuse` to start. version: tells states of an opaque work function apart; other
+    functions are told by their names.
     ordered: results in the order of the items, not as they finish.
     value_type: what the values read back from a store become; plain JSON values by default.
 

@@ -57,7 +57,10 @@ class MapResult(msgspec.Struct, frozen=True, kw_only=True):
 
 def tell(error: BaseException) -> str:
     """`error` for people: its message, with its class when it is none of ours; masked, at most 2,000 characters."""
-    text = error.message if isinstance(error, SiafuError) else f"{type(error).__name__}: {error}"
+    try:
+        text = error.message if isinstance(error, SiafuError) else f"{type(error).__name__}: {error}"
+    except Exception:  # noqa: BLE001  of the exception's own __str__
+        text = f"{type(error).__name__} (its message cannot be read)"
     return redact(clean(text))[:MAX_MESSAGE]
 
 

@@ -39,7 +39,7 @@ def as_job(work: str | Work | WorkFunction, *, defaults: ModelOptions, version: 
     """The Job that `work` stands for.
 
     A template asks the model once and gives its text; it is fingerprinted with the model options. A function is
-    opaque: `version` tells one state of it from another.
+    opaque: it is known by its name, and `version` tells one state of it from another.
 
     Raises: ConfigError when `work` is none of these.
     """
@@ -53,8 +53,13 @@ def as_job(work: str | Work | WorkFunction, *, defaults: ModelOptions, version: 
     if isinstance(work, Work) and not isinstance(work, type):
         return Job(work.work, fingerprint(["agent", work.fingerprint(), version]))
     if inspect.iscoroutinefunction(work) or inspect.iscoroutinefunction(getattr(work, "__call__", None)):  # noqa: B004
-        return Job(work, fingerprint(["function", version]) if version else "")
+        return Job(work, fingerprint(["function", _name(work), version]))
     if callable(work):
         name = getattr(work, "__name__", type(work).__name__)
         raise ConfigError(f"{name} must be async to be mapped: async def {name}(item, ctx)")
     raise ConfigError(f"work is a prompt, an Agent or an async function of (item, ctx), not {type(work).__name__}")
+
+
+def _name(work: WorkFunction) -> str:
+    function = getattr(work, "func", work)  # of a functools.partial
+    return str(getattr(function, "__qualname__", type(function).__qualname__))

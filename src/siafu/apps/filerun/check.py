@@ -15,6 +15,7 @@ from siafu.border.text import preview
 from siafu.errors import InputError
 
 SHOWN = 5
+CHANGED = "the input has changed while it was read; run the same command again"
 
 
 class Checked(msgspec.Struct, frozen=True, kw_only=True):
@@ -106,13 +107,21 @@ class Bits:
         return joined
 
 
-def tasks(job: FileJob, file: BinaryIO, *, lines: int, skip: Bits) -> Iterator[Task | LineError]:
-    """The second pass: every task and every bad line of the first `lines`, without the lines in `skip`."""
+def tasks(job: FileJob, file: BinaryIO, *, lines: int, skip: Bits, index: Index) -> Iterator[Task | LineError]:
+    """The second pass: every task and every bad line of the first `lines`, without the lines in `skip`.
+
+    Raises: InputError when a line is no longer what the first pass saw, or is gone.
+    """
     file.seek(0)
+    raw = None
     for raw in raw_lines(file):
         if raw.number > lines:
             return
         if raw.number not in skip:
-            _, found = look(job, raw)
+            value, found = look(job, raw)
+            if isinstance(found, Task) and not index.holds(found.key, raw.number, canonical(value)):
+                raise InputError(CHANGED)
             if found is not None:
                 yield found
+    if raw is None or raw.number < lines:
+        raise InputError(CHANGED)

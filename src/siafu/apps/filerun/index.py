@@ -10,12 +10,13 @@ import hashlib
 import heapq
 import mmap
 import os
-import shutil
 import struct
 import tempfile
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from itertools import pairwise
+from operator import itemgetter
 from pathlib import Path
 from typing import IO
 
@@ -24,6 +25,7 @@ from siafu.border.jsonl import sync_folder
 RUN_ROWS = 200_000
 _ROW = struct.Struct(">16sQ16s")
 _READ_ROWS = 2_048
+_key = itemgetter(0)
 
 
 def digest(data: bytes) -> bytes:
@@ -41,10 +43,19 @@ class Index:
 
     def line(self, key: str) -> int | None:
         """The line of an id, None when it has none."""
+        found = self._find(key)
+        return None if found is None else found[1]
+
+    def holds(self, key: str, line: int, content: bytes) -> bool:
+        """Whether just this was added."""
+        found = self._find(key)
+        return found is not None and found[1:] == (line, digest(content))
+
+    def _find(self, key: str) -> tuple[bytes, int, bytes] | None:
         wanted = digest(key.encode())
         at = bisect_left(range(self.rows), wanted, key=lambda row: self._row(row)[0])
         found = self._row(at) if at < self.rows else None
-        return found[1] if found is not None and found[0] == wanted else None
+        return found if found is not None and found[0] == wanted else None
 
     def __iter__(self) -> Iterator[tuple[bytes, int, bytes]]:
         return map(self._row, range(self.rows))
@@ -60,20 +71,40 @@ class Index:
                 yield one[1] if one[3] else other[1]
 
     def save(self, path: Path) -> None:
-        """Write the table to `path`, durably and in one step."""
+        """Write the table to `path`, durably and in one step. Ids that only the table there has stay, on line 0: their
+        results may be kept, so what they asked must be remembered for the day they come back.
+        """
         new = path.with_name(path.name + ".new")
-        with new.open("wb") as out:
-            self._file.seek(0)
-            shutil.copyfileobj(self._file, out)
+        with new.open("wb") as out, opened_index(path) as old:
+            last = b""
+            for key, line, content in heapq.merge(self, ((key, 0, content) for key, _, content in old), key=_key):
+                if key != last:  # of equal keys, ours come first
+                    out.write(_ROW.pack(key, line, content))
+                last = key
             out.flush()
             os.fsync(out.fileno())
         new.replace(path)
         sync_folder(path.parent)
 
+    @property
+    def lines(self) -> int:
+        """How many ids stand on a line."""
+        return sum(line > 0 for _, line, _ in self)
+
     def close(self) -> None:
         if isinstance(self._map, mmap.mmap):
             self._map.close()
         self._file.close()
+
+
+@contextmanager
+def opened_index(path: Path) -> Iterator[Index]:
+    """The table that was saved at `path`, an empty one when there is none."""
+    index = Index(path.open("rb") if path.exists() else tempfile.TemporaryFile())  # noqa: SIM115 (closed below)
+    try:
+        yield index
+    finally:
+        index.close()
 
 
 class Indexing:

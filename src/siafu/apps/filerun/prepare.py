@@ -15,7 +15,7 @@ from typing import BinaryIO
 import msgspec
 
 from siafu.apps.filerun.check import SHOWN, Bits, Checked, checked
-from siafu.apps.filerun.index import Index
+from siafu.apps.filerun.index import Index, opened_index
 from siafu.apps.filerun.job import FileJob, Plan, Watcher, Written
 from siafu.apps.filerun.place import Place, opened, set_aside
 from siafu.border.jsonl import MAX_RECORD, disk, mend, raw_lines, sift
@@ -41,6 +41,7 @@ class Ready(msgspec.Struct, frozen=True, kw_only=True):
     where: Place
     file: BinaryIO
     lines: int
+    index: Index
     skip: Bits
     plan: Plan
     retry_failed: bool
@@ -74,6 +75,7 @@ def ready(job: FileJob, where: Place, options: FileOptions, watch: Watcher) -> I
             where=where,
             file=file,
             lines=found.lines,
+            index=found.index,
             skip=done | failed,
             plan=plan,
             retry_failed=options.retry_failed,
@@ -144,13 +146,8 @@ def records(job: FileJob, path: Path) -> Iterator[Written]:
 
 def _check_unchanged(where: Place, index: Index, settled: Bits) -> None:
     """Raises: InputError when a line whose record stays was another one when that record was written."""
-    if not where.index.exists():
-        return
-    old = Index(where.index.open("rb"))
-    try:
+    with opened_index(where.index) as old:
         changed = sorted(line for line in index.changed_since(old) if line in settled)
-    finally:
-        old.close()
     if changed:
         shown = ", ".join(map(str, changed[:SHOWN])) + (", ..." if len(changed) > SHOWN else "")
         raise InputError(

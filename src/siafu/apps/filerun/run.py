@@ -13,8 +13,9 @@ from typing import Any
 
 import msgspec
 
+from siafu.agents.faults import PAUSING
 from siafu.agents.task import Surroundings, TaskContext
-from siafu.apps.filerun.check import tasks
+from siafu.apps.filerun.check import CHANGED, tasks
 from siafu.apps.filerun.job import Task, Watcher
 from siafu.apps.filerun.prepare import Ready
 from siafu.border.jsonl import JsonlSink
@@ -44,10 +45,15 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def exit_code(self) -> int:
-        """0 all succeeded, 3 the budget ended it, 1 otherwise."""
-        if self.session.budget_reached:
-            return 3
+        """0 all succeeded; what ended it early (3 no money, 2 no access or no price); 1 otherwise."""
+        if self.session.stopped:
+            return stop_code(self.session.stopped)
         return int(self.finished < self.total)
+
+
+def stop_code(code: str) -> int:
+    """The exit code of a command that an error with this `code` has ended: 3 no money, 2 no access, 1 otherwise."""
+    return next((kind.exit_code for kind in PAUSING if kind.code == code), 1)
 
 
 async def run(ready: Ready, around: Surroundings, store: RunStore, options: MapOptions, watch: Watcher) -> Outcome:
@@ -93,7 +99,7 @@ def nothing_left(ready: Ready, watch: Watcher) -> Outcome:
         lines = _Lines(ready, stack)
         watch.begin(ready.plan)
         for _ in lines.todo():
-            raise InputError("the input has changed while it was read; run the same command again")
+            raise InputError(CHANGED)
         return lines.outcome(MapSummary())
 
 
@@ -113,7 +119,7 @@ class _Lines:
     def todo(self) -> Iterator[Task]:
         """Tasks without a record, in the file's order. Lines that cannot be used get theirs on the way."""
         ready = self._ready
-        for found in tasks(ready.job, ready.file, lines=ready.lines, skip=ready.skip):
+        for found in tasks(ready.job, ready.file, lines=ready.lines, skip=ready.skip, index=ready.index):
             if isinstance(found, Task):
                 yield found
             else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from siafu.apps.filerun.index import Index
+from siafu.apps.filerun.index import opened_index
 from siafu.apps.filerun.job import FileJob
 from siafu.apps.filerun.place import Place
 from siafu.apps.filerun.prepare import records
@@ -34,9 +34,8 @@ def status(job: FileJob, where: Place) -> Status:
             counts["bad" if record.key is None else "finished" if record.ok else "failed"] += 1
     left = None
     if where.index.exists():
-        index = Index(where.index.open("rb"))
-        left = max(0, index.rows - counts["finished"] - counts["failed"])
-        index.close()
+        with opened_index(where.index) as index:
+            left = max(0, index.lines - counts["finished"] - counts["failed"])
     return Status(**counts, left=left, spent=spent(where))
 
 

@@ -17,9 +17,10 @@ class KnownOrder(msgspec.Struct, frozen=True, kw_only=True):
     customer: str
 
 
-# (share of the requests, Korean texts, English texts); {order} and {product} are filled in
-_TEXTS: tuple[tuple[int, tuple[str, ...], tuple[str, ...]], ...] = (
+# (category a person would give, share in per cent, Korean texts, English texts); {order} and {product} are filled in
+TEXTS: tuple[tuple[str, int, tuple[str, ...], tuple[str, ...]], ...] = (
     (
+        "order_status",
         30,
         (
             "안녕하세요, 주문번호 {order} 지금 어떤 상태인지 알려주세요.",
@@ -34,6 +35,7 @@ _TEXTS: tuple[tuple[int, tuple[str, ...], tuple[str, ...]], ...] = (
         ),
     ),
     (
+        "shipping",
         20,
         (
             "{order} 택배가 언제 도착하나요? 송장번호도 알려주세요.",
@@ -46,6 +48,7 @@ _TEXTS: tuple[tuple[int, tuple[str, ...], tuple[str, ...]], ...] = (
         ),
     ),
     (
+        "product_qa",
         20,
         (
             "{product} 재고 있나요? 가격도 알고 싶어요.",
@@ -57,6 +60,7 @@ _TEXTS: tuple[tuple[int, tuple[str, ...], tuple[str, ...]], ...] = (
         ),
     ),
     (
+        "refund",
         15,
         (
             "주문 {order} 환불하고 싶습니다. 어떻게 하면 되나요?",
@@ -68,6 +72,7 @@ _TEXTS: tuple[tuple[int, tuple[str, ...], tuple[str, ...]], ...] = (
         ),
     ),
     (
+        "complaint",
         15,
         (
             "정말 화가 나네요. {order} 상품이 깨진 채로 왔어요!",
@@ -86,22 +91,34 @@ def example_requests(
 ) -> Iterator[CustomerRequest]:
     """`count` requests, about 60 % Korean, each by the owner of the order it names; the same for the same arguments.
 
-    products: (Korean name, English name) pairs.
+    products: (Korean name, English name) pairs. No two texts are the same while there are enough orders and products.
     """
+    return (request for _, request in example_cases(orders, products, count=count, seed=seed))
+
+
+def example_cases(
+    orders: Sequence[KnownOrder], products: Sequence[tuple[str, str]], *, count: int = 100, seed: int = 7
+) -> Iterator[tuple[str, CustomerRequest]]:
+    """The same requests, each with the category it was written for."""
     rng = Random(seed)
-    kinds = [kind for kind in _TEXTS for _ in range(kind[0])]
+    kinds = [kind for kind in TEXTS for _ in range(kind[1])]
     rng.shuffle(kinds)
-    pool = list(orders)
+    pool, goods = list(orders), list(products)
     rng.shuffle(pool)
+    rng.shuffle(goods)
     for number in range(count):
-        _, korean, english = kinds[number % len(kinds)]
+        category, _, korean, english = kinds[number % len(kinds)]
         order = pool[number % len(pool)]
         in_korean = rng.random() < 0.6
         text = rng.choice(korean if in_korean else english)
-        name = rng.choice(products)[0 if in_korean else 1]
-        yield CustomerRequest(
-            id=f"r{number + 1:03d}",
-            customer=order.customer,
-            text=text.format(order=order.order_id, product=name),
-            lang="ko" if in_korean else "en",
+        if "{product}" in text:
+            goods.append(goods.pop(0))
+        yield (
+            category,
+            CustomerRequest(
+                id=f"r{number + 1:03d}",
+                customer=order.customer,
+                text=text.format(order=order.order_id, product=goods[-1][0 if in_korean else 1]),
+                lang="ko" if in_korean else "en",
+            ),
         )

@@ -13,20 +13,30 @@ from siafu.apps.support.swarm import Support
 from siafu.border.jsonl import LineError
 from siafu.border.money import json_usd
 from siafu.border.secrets import Secret
-from siafu.swarm.results import MapResult
+from siafu.swarm.results import MapError, MapResult
+from siafu.tools.toolset import ToolSet
 
 
 class SupportJob:
-    """A FileJob over CustomerRequests; `record` is the format of the results file."""
+    """A FileJob over CustomerRequests.
+
+    A record has the same fields in the same order for every request, answered or not. `ok`: the customer got an
+    answer. `flagged` stands behind them only where a person should look.
+    """
 
     starts = b'{"id":'
 
     def __init__(self, support: Support) -> None:
         self._support = support
 
-    def prove_with(self, key: Secret | None) -> None:
-        """Sign customers' identities with `key` from now on; None = no tool server asks for them."""
+    async def ready(self, tools: ToolSet, key: Secret | None) -> None:
+        """Sign customers' identities with `key` from now on (None = no tool server asks for them), and see that `tools`
+        has what the swarm needs.
+
+        Raises: ConfigError, ToolUnavailable.
+        """
         self._support = msgspec.structs.replace(self._support, identity_key=key)
+        await self._support.check(tools)
 
     def parse(self, value: Any) -> Task:
         """Raises: InputError naming the field."""
@@ -43,13 +53,11 @@ class SupportJob:
         return await self._support.work(item, ctx)
 
     def record(self, result: MapResult) -> dict[str, Any]:
-        answer = msgspec.convert(result.value, Answer, from_attributes=True) if result.ok else None
-        failed = None if result.error is None else {"code": result.error.code, "message": result.error.message}
-        return _line(result.key, result.item.item.customer, answer, result, failed)
+        """`result.value` is an Answer: a run with a store reads values back with `value_type=Answer`."""
+        return _line(result.key, result.item.item.customer, result.value, result, result.error)
 
     def refusal(self, error: LineError) -> dict[str, Any]:
-        told = {"code": error.code, "message": error.message, "line": error.line}
-        return _line(None, None, None, None, told)
+        return _line(None, None, None, None, error)
 
     def read_back(self, line: bytes) -> Written | None:
         try:
@@ -67,9 +75,13 @@ class _Record(msgspec.Struct):
 
 
 def _line(
-    key: str | None, customer: str | None, answer: Answer | None, result: MapResult | None, error: dict[str, Any] | None
+    key: str | None,
+    customer: str | None,
+    answer: Answer | None,
+    result: MapResult | None,
+    error: MapError | LineError | None,
 ) -> dict[str, Any]:
-    return {
+    line = {
         "id": key,
         "user_id": customer,
         "status": "ok" if error is None else "error",
@@ -78,16 +90,16 @@ def _line(
         "priority": answer.priority if answer else None,
         "answer": answer.answer if answer else None,
         "model_used": answer.model_used if answer else None,
-        "steps": answer.steps if answer else 0,
-        "tool_calls": answer.tool_calls if answer else 0,
+        "steps": answer.steps if answer else result.calls if result else 0,
+        "tool_calls": answer.tool_calls if answer else result.tool_calls if result else 0,
         "latency_ms": round(result.seconds * 1000) if result else 0,
         "tokens": {
             "input": result.input_tokens if result else 0,
             "cached": result.cached_tokens if result else 0,
             "output": result.output_tokens if result else 0,
         },
-        "usd": json_usd(result.usd_pico) if result else 0,
+        "usd": json_usd(result.usd_pico if result else 0),
         "bucket": None,
-        "flagged": answer.flagged if answer else "",
-        "error": error,
+        "error": None if error is None else {"code": error.code, "message": error.message},
     }
+    return line | {"flagged": answer.flagged} if answer and answer.flagged else line

@@ -55,7 +55,8 @@ def parse_request(value: Any) -> CustomerRequest:
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """What the swarm made of one request; the value that is journaled.
 
-    `flagged`: why a person should look at it ("classification_default", "step_limit"), empty when nothing is odd.
+    `steps`: model calls, the sorting included. `tool_calls`: calls that ran. `flagged`: why a person should look at it
+    (classification_default: no usable category came; last_turn: a limit took the tools away); empty = nothing is odd.
     """
 
     outcome: Outcome

@@ -15,8 +15,8 @@ Tier = Literal["strong", "cheap"]
 
 
 class Route(msgspec.Struct, frozen=True, kw_only=True):
-    """How one category is answered. `tiers`: models it may use, the default first. `looks_up`: an answer that rests
-    on no successful tool call is a question back to the customer.
+    """How one category is answered. `tiers`: models it may use, the default first. `looks_up`: an answer without any
+    tool call can only be a question back to the customer.
     """
 
     role: str
@@ -72,7 +72,7 @@ ROUTES: Mapping[str, Route] = {
         "a person will read the complaint.",
     ),
 }
-DEFAULT_CATEGORY = "product_qa"
+DEFAULT_CATEGORY = "product_qa"  # when nobody knows: the route that sees no order of anybody
 
 
 def instructions(route: Route) -> str:

@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
 import msgspec
 
 from siafu.agents.agent import Agent, AgentLimits
-from siafu.agents.steps import FinalStep, Step, ToolStep
+from siafu.agents.steps import FinalStep, Step
 from siafu.agents.task import TaskContext
 from siafu.apps.support import classify
-from siafu.apps.support.requests import Answer, CustomerRequest, Outcome
-from siafu.apps.support.routes import ROUTES, Route, Tier, instructions, tier
+from siafu.apps.support.outcome import outcome
+from siafu.apps.support.requests import Answer, CustomerRequest
+from siafu.apps.support.routes import ROUTES, Tier, instructions, tier
+from siafu.apps.support.signed import Signed
 from siafu.border.canonical import fingerprint
-from siafu.border.identity import mint
 from siafu.border.secrets import Secret
+from siafu.errors import ConfigError
 from siafu.tools.filtered import Filtered
+from siafu.tools.toolset import ToolSet
 
-AUDIENCE = "siafu-shop"
 LIMITS = AgentLimits(steps=6, tool_calls=8, tokens=60_000, result_chars=6_000)
+MAX_TOKENS = 1_000
 
 StepListener = Callable[[str, Step | classify.Ticket], None]
+
+
+def nobody(request: str, step: Step | classify.Ticket) -> None:
+    """Listens to nothing."""
 
 
 class Support(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,11 +39,12 @@ class Support(msgspec.Struct, frozen=True, kw_only=True):
 
     models: dict[Tier, str]
     identity_key: Secret | None = None
-    on_step: StepListener | None = None
+    on_step: StepListener = nobody
 
     def fingerprint(self) -> str:
         """Changes when a prompt, a route, a schema, a limit or a model changes."""
-        return fingerprint([classify.INSTRUCTIONS, classify.SCHEMA, ROUTES, LIMITS, self.models])
+        agents = [self.agent(category, t).fingerprint() for category, route in ROUTES.items() for t in route.tiers]
+        return fingerprint([classify.INSTRUCTIONS, classify.SCHEMA, self.models["strong"], agents])
 
     def agent(self, category: str, chosen: Tier) -> Agent:
         """The agent that answers a category: constant instructions, only its role's tools."""
@@ -49,74 +56,49 @@ class Support(msgspec.Struct, frozen=True, kw_only=True):
             model=self.models[chosen],
             tools=route.tools,
             limits=LIMITS,
-            temperature=0.3,
-            max_tokens=512,
+            max_tokens=MAX_TOKENS,
         )
+
+    async def check(self, tools: ToolSet) -> None:
+        """See that `tools` has what the routes need, before anything is paid for.
+
+        Raises: ConfigError naming what is missing; ToolUnavailable when a tool server cannot be reached.
+        """
+        there = {tool.name for tool in await tools.list()}
+        if missing := sorted({name for route in ROUTES.values() for name in route.tools} - there):
+            raise ConfigError(
+                f"the support swarm needs the tools {', '.join(missing)}, which no MCP server in the settings has; "
+                f"there are: {', '.join(sorted(there)) or 'none'}"
+            )
 
     async def work(self, item: CustomerRequest, ctx: TaskContext) -> Answer:
         """Answer one request.
 
         Raises: ModelError, AgentStopped, BudgetReached, DeadlineReached. Cancelling gives up the call in flight.
         """
-        sorter = ctx.child("classify", role="classify")
-        ticket = await classify.classify(sorter, item.text, self.models["strong"])
-        if self.on_step is not None:
-            self.on_step(item.id, ticket)
+        tools = ctx.tools
+        if tools is None:
+            raise TypeError("the support swarm needs the shop's tools")
+        ticket = await classify.classify(ctx.child("classify", role="classify"), item.text, self.models["strong"])
+        self.on_step(item.id, ticket)
         route = ROUTES[ticket.category]
         chosen = tier(route, ticket.hint)
-        if ctx.tools is None:
-            raise TypeError("the support swarm needs the shop's tools")
-        desk = ctx.child(
-            "desk",
-            role=route.role,
-            tools=Filtered(ctx.tools, route.tools),
-            identity=self._identity(item, ctx, route),
-        )
-        worked = False
-        codes: set[str] = set()
-        final: FinalStep | None = None
+        if self.identity_key is not None:
+            tools = Signed(tools, self.identity_key, ctx.clock, customer=item.customer, scopes=route.tools)
+        desk = ctx.child("desk", role=route.role, tools=Filtered(tools, route.tools))
+        steps: list[Step] = []
         async for step in self.agent(ticket.category, chosen).run(desk, item.text):
-            if self.on_step is not None:
-                self.on_step(item.id, step)
-            if isinstance(step, ToolStep):
-                worked = worked or not step.result.is_error
-                codes.add(step.result.code)
-            elif isinstance(step, FinalStep):
-                final = step
-        if final is None:
-            raise RuntimeError("an agent ended without a final step")
+            self.on_step(item.id, step)
+            steps.append(step)
+        final = steps[-1]
+        assert isinstance(final, FinalStep)  # noqa: S101  AgentRun's contract
         return Answer(
-            outcome=outcome(route, worked=worked, codes=codes),
+            outcome=outcome(route, steps),
             category=ticket.category,
             priority=ticket.priority,
             answer=final.text,
             model_used=self.models[chosen],
-            steps=final.steps,
+            steps=ctx.spent.calls,
             tool_calls=final.tool_calls,
             flagged="classification_default" if ticket.flagged else final.flagged,
         )
-
-    def _identity(self, item: CustomerRequest, ctx: TaskContext, route: Route) -> str | None:
-        if self.identity_key is None:
-            return None
-        return mint(
-            self.identity_key,
-            subject=item.customer,
-            audience=AUDIENCE,
-            scopes=route.tools,
-            run=ctx.call.run,
-            request=item.id,
-            now=time.time(),
-        )
-
-
-def outcome(route: Route, *, worked: bool, codes: set[str]) -> Outcome:
-    """What became of an answered request, judged by what the tools did, never by the wording of the answer.
-
-    `worked`: a tool call succeeded. `codes`: the machine-readable codes of all results.
-    """
-    if worked:
-        return "answered"
-    if any(code.endswith("_not_found") for code in codes) or (route.looks_up and not codes):
-        return "needs_info"
-    return "unknown" if codes - {""} else "answered"

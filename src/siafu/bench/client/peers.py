@@ -1,0 +1,42 @@
+"""Throw-away environments for clients that siafu does not depend on, made by pip when they are first needed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from siafu.border.text import preview
+
+OPENAI = "openai==3.57.0"
+UVLOOP = "uvloop>=0.23,<1"
+SECONDS = 600.0
+
+
+def environment(folder: Path, packages: list[str]) -> Path | str:
+    """The Python of an environment with `packages` in `folder`, or why there is none. Blocks while pip works."""
+    python = folder / "bin" / "python"
+    done = folder / "installed.txt"
+    wanted = "\n".join(packages)
+    if done.exists() and done.read_text() == wanted and python.exists():
+        return python
+    shutil.rmtree(folder, ignore_errors=True)
+    pip = [str(python), "-m", "pip", "install", "-q", "--disable-pip-version-check", *packages]
+    for command in ([sys.executable, "-m", "venv", str(folder)], pip):
+        if wrong := _fails(command):
+            return f"{' and '.join(packages)} cannot be installed: {wrong}"
+    done.write_text(wanted)
+    return python
+
+
+def _fails(command: list[str]) -> str:
+    """Run `command`; returns what went wrong, empty when nothing did."""
+    env = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTHONHOME")}
+    try:
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, env=env, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return preview(str(error))
+    said = ended.stderr.strip().splitlines() or ended.stdout.strip().splitlines() or ["no reason given"]
+    return preview(said[-1]) if ended.returncode else ""

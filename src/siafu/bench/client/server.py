@@ -1,0 +1,118 @@
+"""The server that all clients are measured against: answers any POST after a fixed time, and counts.
+
+    python -m siafu.bench.client.server LATENCY_MS LOOP        prints its port; ends when its input ends
+
+A protocol on the bare event loop, so that it takes as little as possible from the machine it shares with the client.
+`GET /stats`: how many calls came and their median service time in ms, since it was last asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import sys
+import time
+from typing import cast
+
+from siafu.bench.client.drive import loop_factory, raise_file_limit
+from siafu.bench.client.figures import nearest_rank
+
+_LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
+_ANSWER = {
+    "id": "chatcmpl-bench-0001",
+    "object": "chat.completion",
+    "created": 1_780_000_000,
+    "model": "kimi-k2.5",
+    "choices": [
+        {
+            "index": 0,
+            "message": {
+                "role": "assistant",
+                "content": "안녕하세요, 고객님. 주문번호 1001번의 주전자와 컵 두 개는 어제 저녁 물류센터에서 나와 "
+                "현재 배송 중입니다. 택배사 조회에 따르면 내일 오후 2시에서 6시 사이에 도착할 예정이며, 부재중이시면 "
+                "문 앞에 놓아 드립니다. 도착 전에 문자로 다시 안내해 드리겠습니다. 배송지를 바꾸고 싶으시면 오늘 밤 "
+                "10시까지 말씀해 주세요. 이용해 주셔서 감사합니다!",
+            },
+            "logprobs": None,
+            "finish_reason": "stop",
+        }
+    ],
+    "usage": {
+        "prompt_tokens": 168,
+        "completion_tokens": 142,
+        "total_tokens": 310,
+        "prompt_tokens_details": {"cached_tokens": 64, "audio_tokens": 0},
+        "completion_tokens_details": {"reasoning_tokens": 0, "audio_tokens": 0},
+    },
+    "system_fingerprint": "fp_bench",
+}
+
+
+def _response(body: bytes) -> bytes:
+    head = f"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n"
+    return f"{head}x-request-id: req_bench\r\n\r\n".encode() + body
+
+
+class Bench:
+    """What all connections share. `latency`: seconds."""
+
+    def __init__(self, latency: float, loop: asyncio.AbstractEventLoop) -> None:
+        self.latency = latency
+        self.loop = loop
+        self.answer = _response(json.dumps(_ANSWER, ensure_ascii=False).encode())
+        self.calls = 0
+        self.served: list[float] = []
+
+    def stats(self) -> bytes:
+        service_ms = nearest_rank(self.served, 50) * 1e3 if self.served else None
+        calls, self.calls, self.served = self.calls, 0, []
+        return _response(json.dumps({"calls": calls, "service_ms": service_ms}).encode())
+
+
+class Connection(asyncio.Protocol):
+    """One keep-alive connection; requests on it are answered in order, one at a time."""
+
+    def __init__(self, bench: Bench) -> None:
+        self._bench = bench
+        self._data = b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's own class is none
+
+    def data_received(self, data: bytes) -> None:
+        self._data += data
+        end = self._data.find(b"\r\n\r\n")
+        if end < 0:
+            return
+        length = _LENGTH.search(self._data, 0, end)
+        size = end + 4 + (int(length[1]) if length else 0)
+        if len(self._data) < size:
+            return
+        get, self._data = self._data.startswith(b"GET"), self._data[size:]
+        bench = self._bench
+        if get:
+            self._transport.write(bench.stats())
+            return
+        bench.calls += 1
+        bench.loop.call_later(bench.latency, self._answer, time.monotonic())
+
+    def _answer(self, came: float) -> None:
+        if not self._transport.is_closing():
+            self._bench.served.append(time.monotonic() - came)
+            self._transport.write(self._bench.answer)
+
+
+async def serve(latency: float) -> None:
+    loop = asyncio.get_running_loop()
+    bench = Bench(latency, loop)
+    server = await loop.create_server(lambda: Connection(bench), "127.0.0.1", 0, backlog=4096)
+    async with server:
+        print(server.sockets[0].getsockname()[1], flush=True)
+        await asyncio.to_thread(sys.stdin.read)
+
+
+if __name__ == "__main__":
+    raise_file_limit()
+    with asyncio.Runner(loop_factory=loop_factory(sys.argv[2])) as runner:
+        runner.run(serve(float(sys.argv[1]) / 1e3))

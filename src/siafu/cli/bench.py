@@ -1,0 +1,133 @@
+"""`siafu bench`: measurements of siafu beside other ways to do the same."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from siafu.errors import ConfigError
+
+if TYPE_CHECKING:
+    from siafu.bench.client.compare import Report
+    from siafu.bench.client.figures import Spread
+
+EPILOG = """\b
+Examples:
+  siafu bench client
+      five runs each; some minutes, the OpenAI SDK most of them
+  siafu bench client --no-peers --concurrency 100
+      without the OpenAI SDK, at 100 agents only
+  siafu bench client --json > bench.json
+      for machines
+"""
+LEGEND = (
+    "x: multiple of raw aiohttp in the same repeat, median (lowest-highest) of the runs. Percentiles by nearest rank. "
+    "p50 of server: over the server's own median service time. Milliseconds are of this machine at this moment."
+)
+
+app = typer.Typer(rich_markup_mode=None, add_completion=False, no_args_is_help=True, epilog=EPILOG)
+
+
+@app.callback()
+def bench() -> None:
+    """Measure siafu beside other clients."""
+
+
+@app.command(epilog=EPILOG)
+def client(
+    concurrency: str = typer.Option("100,1000", metavar="N,N", help="Agents at once; one series each."),
+    calls: int = typer.Option(2000, min=1, help="Calls a run; at least two an agent."),
+    repeats: int = typer.Option(5, min=1, help="Runs of each client; the median counts."),
+    upstream_ms: float = typer.Option(200.0, min=1.0, help="How long the server takes to answer."),
+    loop: str = typer.Option("auto", help="Event loop of all clients and the server: asyncio, uvloop or auto."),
+    peers: bool = typer.Option(True, "--peers/--no-peers", help="Compare with the OpenAI SDK too (pip installs it)."),
+    home: Path = typer.Option(Path(".siafu"), envvar="SIAFU_HOME", help="Where journals and peers are put."),
+    json: bool = typer.Option(False, "--json", help="Print rows, ratios and machine as JSON."),
+) -> None:
+    """CPU and latency of a model call: bare aiohttp, siafu with ledger and journal, siafu without a store, the OpenAI
+    SDK; each in its own process, in turns, against one server with a fixed latency.
+    """
+    from siafu.bench.client.compare import Options, compare
+    from siafu.border.canonical import dumps
+
+    if loop not in ("auto", "asyncio", "uvloop"):
+        raise ConfigError(f"--loop {loop}: write auto, asyncio or uvloop")
+    report = compare(
+        Options(
+            concurrency=_numbers(concurrency),
+            calls=calls,
+            repeats=repeats,
+            upstream_ms=upstream_ms,
+            loop=loop,
+            peers=peers,
+            home=home,
+        ),
+        lambda text: typer.echo(text, err=True),
+    )
+    if json:
+        sys.stdout.buffer.write(dumps(report) + b"\n")
+        sys.stdout.flush()
+    else:
+        _show(report)
+    if any(row["errors"] for row in report.rows):
+        raise typer.Exit(1)
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    try:
+        found = tuple(int(part) for part in text.split(","))
+    except ValueError:
+        found = ()
+    if not found or not all(1 <= number <= 10_000 for number in found) or len(set(found)) < len(found):
+        raise ConfigError(f"--concurrency {text}: write numbers from 1 to 10,000, each once, such as 100,1000")
+    return found
+
+
+def _show(report: Report) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(highlight=False, soft_wrap=False)
+    for agents, by_client in report.ratios.items():
+        series = [row for row in report.rows if str(row["concurrency"]) == agents]
+        console.print(f"\n[bold]{agents} agents, {series[0]['upstream_ms']:g} ms upstream[/bold]")
+        table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="dim")
+        table.add_column("client", no_wrap=True)
+        for name in ("CPU", "p50", "calls/s", "p50 of\nserver", "CPU\nms", "p99\nms", "MB", "err"):
+            table.add_column(name, justify="right", no_wrap=True)
+        for row in series:
+            found = by_client[row["client"]]
+            table.add_row(
+                row["client"],
+                _times(found["cpu"], extremes=row["runs"] > 1),
+                _times(found["p50"]),
+                _times(found["calls_per_s"]),
+                "-" if found["p50_of_upstream"] is None else f"{found['p50_of_upstream'].median:.0%}",
+                _plain(row["cpu_ms_per_call"], ".2f"),
+                _plain(row["p99_ms"], ".0f"),
+                _plain(row["rss_mb"], ".0f"),
+                f"{row['errors']:,}",
+            )
+        console.print(table)
+    machine = report.machine
+    console.print(
+        f"\n{machine['cores']} cores, Python {machine['python']}, {machine['loop']}, aiohttp {machine['aiohttp']}, "
+        f"fsync {machine['fsync_ms']} ms, load {machine['load']} before, {machine['load_after']} after. Runs of each: "
+        f"{report.rows[0]['runs']}. The server counted every call."
+    )
+    console.print(LEGEND)
+    for name, reason in report.skipped.items():
+        console.print(f"Not measured: {name}. {reason}", markup=False)
+
+
+def _times(value: Spread | None, *, extremes: bool = False) -> str:
+    if value is None:
+        return "-"
+    return f"{value.median:.2f} x" + (f" ({value.min:.2f}-{value.max:.2f})" if extremes else "")
+
+
+def _plain(value: Any, form: str) -> str:
+    return "-" if value is None else format(value, form)

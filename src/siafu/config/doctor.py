@@ -1,0 +1,208 @@
+"""Checks of what siafu needs: each looks at one thing and says in a row what it found and what to do."""
+
+from __future__ import annotations
+
+import platform
+import shutil
+import sys
+import tempfile
+import urllib.request
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+from siafu.border.money import show_usd
+from siafu.border.secrets import MASK, Secret, redact
+from siafu.border.text import preview
+from siafu.config.advice import Row, advice, clock_row, model_row, wrong_maker
+from siafu.config.assembly import House, Plan, configured_upstream, opened
+from siafu.config.settings import Given, Settings, refers
+from siafu.errors import ConfigError, ModelError, SiafuError, Unreachable
+from siafu.gateway.chat import ChatAnswer, ChatRequest
+from siafu.gateway.probe import obstacle
+from siafu.gateway.transport import Transport
+from siafu.observe.calls import CallContext
+from siafu.pace.clock import Clock, SystemClock
+from siafu.tools.toolset import ToolSet
+
+SIMULATED = "none is configured, so a SIMULATED one answers: no model runs, nothing is billed"
+CALL_SECONDS = 60.0
+ENOUGH, LITTLE = 10**9, 10**8  # bytes of free disk
+_NETWORK = {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "glusterfs", "lustre", "fuse.sshfs"}
+_ROLES: tuple[Literal["default", "strong", "cheap"], ...] = ("default", "strong", "cheap")
+
+
+def python_row() -> Row:
+    """The interpreter; siafu itself refuses to be installed in one that is too old."""
+    return Row(check="python", state="ok", found=f"{platform.python_version()} at {sys.executable}")
+
+
+def settings_rows(values: Sequence[Given]) -> list[Row]:
+    """Each value that counts, and where it came from. Nothing that could be a secret is shown."""
+    winners = {each.name: each for each in values if each.value != {}}  # an empty table sets nothing
+    if not winners:
+        return [Row(check="settings", state="ok", found="all defaults: no siafu.toml here, no SIAFU_* or OPENAI_*")]
+    return [
+        Row(check=name, state="ok", found=f"{_shown(each)}  (from {each.source})")
+        for name, each in sorted(winners.items())
+    ]
+
+
+def _shown(each: Given) -> str:
+    value = each.value
+    guarded = isinstance(value, Secret) or {"api_key", "env", "headers"} & set(each.place)
+    if guarded and not (isinstance(value, str) and refers(value)):
+        return MASK
+    return preview(redact(str(value)), 60)
+
+
+def state_rows(home: Path) -> list[Row]:
+    """The folder for journals: can it be written, has it room, and is it on a disk of this machine? Makes nothing."""
+    place = home.absolute()
+    while not place.exists():
+        place = place.parent
+    check = "state folder"
+    try:
+        if not place.is_dir():
+            raise NotADirectoryError(20, f"{place} is a file")
+        with tempfile.TemporaryFile(dir=place) as file:
+            file.write(b"siafu")
+        free = shutil.disk_usage(place).free
+    except OSError as error:
+        why = f"{home} cannot be written: {error.strerror or error}"
+        return [Row(check=check, state="fail", found=why, advice="set SIAFU_HOME to a folder of yours")]
+    rows = [Row(check=check, state="ok", found=f"{home} can be written")]
+    kind = file_system(place, _mounts())
+    if kind in _NETWORK:
+        away = "journals need a disk of this machine: set SIAFU_HOME to a folder on one"
+        rows.append(Row(check=check, state="fail", found=f"{home} is on a network file system ({kind})", advice=away))
+    state: Literal["ok", "warn", "fail"] = "ok" if free >= ENOUGH else "warn" if free >= LITTLE else "fail"
+    more = "" if state == "ok" else "make room: a run stops when its journal cannot be written"
+    return [*rows, Row(check="disk", state=state, found=f"{free / 10**9:,.1f} GB free", advice=more)]
+
+
+def file_system(place: Path, mounts: str) -> str:
+    """The type of the file system that holds `place` by the text of /proc/self/mounts; empty when it does not tell."""
+    best, kind = "", ""
+    for line in mounts.splitlines():
+        fields = line.split(" ")
+        where = fields[1].replace("\\040", " ") if len(fields) > 2 else ""
+        if where and len(where) >= len(best) and place.is_relative_to(where):
+            best, kind = where, fields[2]
+    return kind
+
+
+def _mounts() -> str:
+    try:
+        return Path("/proc/self/mounts").read_text(encoding="utf-8", errors="replace")
+    except OSError:  # not on this system
+        return ""
+
+
+async def endpoint_rows(settings: Settings, clock: Clock | None = None) -> list[Row]:
+    """Whether the endpoint can be reached, takes the key and offers the models. Costs nothing."""
+    if settings.simulated:
+        real = "for a real one set OPENAI_API_KEY, or SIAFU_BASE_URL and SIAFU_MODEL"
+        return [Row(check="endpoint", state="ok", found=SIMULATED, advice=real)]
+    try:
+        upstream = configured_upstream(settings)
+    except ConfigError as error:
+        return [Row(check="endpoint", state="fail", found=error.message)]
+    base_url, check = upstream.base_url, "endpoint"
+    if stranger := wrong_maker(base_url, upstream.key):
+        return [Row(check=check, state="fail", found=f"{base_url}: nothing was sent", advice=stranger)]
+    transport = Transport(upstream, clock or SystemClock())
+    try:
+        offer = await transport.models()
+    except ModelError as error:
+        blocked = ""
+        if isinstance(error, Unreachable) and not urllib.request.getproxies():
+            blocked = await obstacle(base_url)
+        more = "" if blocked else advice(error, base_url, upstream.key)
+        return [Row(check=check, state="fail", found=f"{base_url}: {blocked or error.message}", advice=more)]
+    finally:
+        await transport.aclose()
+    found = f"{base_url} answers in {offer.seconds * 1000:,.0f} ms and takes the key"
+    if upstream.key is None:
+        found = found.replace("takes the key", "wants no key")
+    return [
+        Row(check=check, state="ok", found=f"{found}; it offers {len(offer.models):,} models"),
+        clock_row(offer.ahead),
+        *_model_rows(settings, offer.models),
+    ]
+
+
+def _model_rows(settings: Settings, offered: Sequence[str]) -> list[Row]:
+    try:
+        wanted = _wanted(settings)
+    except ConfigError as error:
+        some = f"it offers {', '.join(preview(name, 60) for name in offered[:5])}" if offered else ""
+        return [Row(check="model", state="fail", found=error.message, advice=some)]
+    return [model_row(model, roles, offered) for model, roles in wanted.items()]
+
+
+def _wanted(settings: Settings) -> dict[str, list[str]]:
+    """The models that would be asked, with their roles. Raises: ConfigError."""
+    found: dict[str, list[str]] = {}
+    for role in _ROLES:
+        found.setdefault(settings.model(role), []).append(role)
+    return found
+
+
+async def call_rows(settings: Settings) -> list[Row]:
+    """One tiny completion of each model that would be asked, through the whole gateway. Costs a fraction of a cent."""
+    try:
+        wanted = _wanted(settings)
+        async with opened(settings, Plan(run="doctor")) as house:
+            return [await _call_row(house, model, settings) for model in wanted]
+    except ConfigError as error:
+        return [Row(check="call", state="fail", found=error.message)]
+
+
+async def _call_row(house: House, model: str, settings: Settings) -> Row:
+    clock = house.around.clock
+    request = ChatRequest(
+        model=model, messages=[{"role": "user", "content": "Answer with the word: pong"}], max_tokens=16
+    )
+    began = clock.now()
+    context = CallContext(run="doctor", task="doctor", deadline=began + CALL_SECONDS)
+    try:
+        reply = await house.around.endpoint.open(request, context)
+        answer = await reply.message()
+    except SiafuError as error:
+        key = None if settings.simulated else settings.key()
+        more = advice(error, house.base_url or "", key)
+        return Row(check=f"call {model}", state="fail", found=error.message, advice=more)
+    return _answered(model, answer, clock.now() - began)
+
+
+def _answered(model: str, answer: ChatAnswer, seconds: float) -> Row:
+    usage = answer.usage
+    found = f"answered in {seconds:,.2f} s"
+    if answer.model and answer.model != model:
+        found += f" by {preview(answer.model, 60)}"
+    if usage is None:
+        more = "it does not say how many tokens it used: under a budget each call counts at its maximum"
+        return Row(check=f"call {model}", state="warn", found=f"{found}; usage unknown", advice=more)
+    found += f"; {usage.input} + {usage.output} tokens ({usage.cached} cached, {usage.reasoning} reasoning)"
+    if answer.usd_pico is None:
+        more = f'no price is known, so a budget refuses it: set [prices."{model}"] in siafu.toml'
+        return Row(check=f"call {model}", state="warn", found=f"{found}; price unknown", advice=more)
+    return Row(check=f"call {model}", state="ok", found=f"{found}; {show_usd(answer.usd_pico)} by list price")
+
+
+async def tools_row(name: str, tools: ToolSet) -> Row:
+    """Whether an MCP server starts and lists its tools. A failure tells the last words on its stderr."""
+    check = f"tools {name}"
+    try:
+        listed = await tools.list()
+    except SiafuError as error:
+        more = "run its command by hand, or correct mcp_servers in siafu.toml"
+        return Row(check=check, state="fail", found=redact(error.message), advice=more)
+    names = ", ".join(tool.name for tool in listed)
+    return Row(check=check, state="ok", found=preview(f"{len(listed)} tools: {names}", 200))
+
+
+def ended_well(rows: Sequence[Row]) -> bool:
+    """True unless something failed."""
+    return all(row.state != "fail" for row in rows)

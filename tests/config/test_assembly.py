@@ -1,0 +1,176 @@
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import threading
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from processes import children, descriptors
+from siafu.border.money import parse_usd
+from siafu.config import assembly
+from siafu.config.assembly import House, Plan, opened
+from siafu.config.settings import Settings, load
+from siafu.errors import BudgetReached, ConfigError, StoreBusy
+from siafu.gateway.chat import ChatRequest
+from siafu.gateway.client import Gateway
+from siafu.gateway.scripted import Scripted
+from siafu.observe.calls import CallContext
+from siafu.store.sqlite import SqliteStore
+from sim import Sim, running_sim
+
+PRICES = {"prices": {"m": {"input": "1", "output": "1000", "date": "2020-01-01"}}}
+
+
+@pytest.fixture(scope="module")
+def sim() -> Any:
+    with running_sim() as running:
+        yield running
+
+
+def settings(sim: Sim, **more: Any) -> Settings:
+    return Settings.model_validate({"endpoint": {"base_url": sim.url}, **PRICES, **more})
+
+
+async def ask(house: House, run: str = "map", tokens: int = 20) -> str:
+    request = ChatRequest(model="m", messages=[{"role": "user", "content": "안녕하세요"}], max_tokens=tokens)
+    reply = await house.around.endpoint.open(request, CallContext(run=run, task="t"))
+    return (await reply.message()).text
+
+
+def locked(journal: Path) -> bool:
+    """Whether a process holds the journal."""
+    with journal.with_name(journal.name + ".lock").open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
+async def test_a_budget_counts_what_earlier_sessions_spent(sim: Sim, tmp_path: Path) -> None:
+    plan = Plan(journal=tmp_path / "run.db", budget_pico=parse_usd("0.05 USD"))
+    paid = 0
+    for _ in range(10):  # sessions
+        async with opened(settings(sim), plan) as house:
+            assert house.store is not None
+            state = await house.store.begin("same")
+            assert state.spent_pico == paid
+            if paid + parse_usd("0.021 USD") > parse_usd("0.05 USD"):
+                with pytest.raises(BudgetReached):
+                    await ask(house)
+                break
+            await ask(house)
+        async with opened(settings(sim), plan) as house:
+            assert house.store is not None
+            paid = (await house.store.begin("same")).spent_pico
+    assert 0 < paid <= parse_usd("0.05 USD")
+
+
+async def test_a_budget_without_a_journal_holds_for_the_block(sim: Sim) -> None:
+    plan = Plan(budget_pico=parse_usd("0.0001 USD"))
+    async with opened(settings(sim), plan) as house:
+        with pytest.raises(BudgetReached):
+            await ask(house)
+        assert await ask(house, run="another")  # whose budget it is not
+
+
+async def test_everything_is_closed_with_the_block(sim: Sim, tmp_path: Path) -> None:
+    before, threads = descriptors(), threading.active_count()
+    journal = tmp_path / "run.db"
+    async with opened(settings(sim), Plan(journal=journal)) as house:
+        assert house.store is not None and house.base_url == sim.url
+        await house.store.begin("w")
+        await ask(house)
+        assert descriptors() > before and locked(journal)  # the checks can fail
+    await asyncio.sleep(0)
+    assert descriptors() == before and not locked(journal) and threading.active_count() <= threads + 1
+
+
+async def test_it_is_closed_in_reverse_order(sim: Sim, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    order: list[str] = []
+
+    class Noted(SqliteStore):
+        def close(self) -> None:
+            order.append("store")
+            super().close()
+
+    async def close(self: Any) -> None:
+        order.append("connections")
+        await keep(self)
+
+    keep = Gateway.aclose
+    monkeypatch.setattr(assembly, "SqliteStore", Noted)
+    monkeypatch.setattr(Gateway, "aclose", close)
+    with pytest.raises(ValueError, match="mine"):
+        async with opened(settings(sim), Plan(journal=tmp_path / "run.db")) as house:
+            assert house.store is not None
+            await house.store.begin("w")
+            raise ValueError("mine")
+    assert order == ["connections", "store"]
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"endpoint": {"base_url": "http://example.com/v1", "api_key": "abcdefgh"}}, "clear text"),
+        ({"endpoint": {"base_url": "http://127.0.0.1:1/v1", "headers": {"host": "x"}}}, "set by siafu itself"),
+        ({"endpoint": {"base_url": "http://127.0.0.1:1/v1", "headers": {"x": "env:NOT_SET"}}}, "NOT_SET"),
+    ],
+)
+async def test_what_fails_half_way_leaves_nothing(tmp_path: Path, given: dict[str, Any], words: str) -> None:
+    before = descriptors()
+    with pytest.raises(ConfigError, match=words):
+        async with opened(Settings.model_validate(given), Plan(journal=tmp_path / "run.db")):
+            pass
+    assert descriptors() == before and not (tmp_path / "run.db").exists()
+
+
+async def test_a_tool_that_cannot_be_used_ends_the_simulated_endpoint_too() -> None:
+    def bad(**anything: int) -> None:
+        """Takes what no schema can say."""
+
+    before = children()
+    with pytest.raises(ConfigError, match="bad"):
+        async with opened(load(environ={}), Plan(tools=[bad])):
+            pass
+    assert children() == before
+
+
+async def test_two_cannot_hold_one_journal(sim: Sim, tmp_path: Path) -> None:
+    plan = Plan(journal=tmp_path / "run.db")
+    async with opened(settings(sim), plan) as first:
+        assert first.store is not None
+        await first.store.begin("w")
+        with pytest.raises(StoreBusy, match=str(os.getpid())):
+            async with opened(settings(sim), plan) as second:
+                assert second.store is not None
+                await second.store.begin("w")
+        assert await first.store.claim([("a", "p")])  # the first is not disturbed
+    assert not locked(tmp_path / "run.db")
+
+
+async def test_a_given_endpoint_is_used_as_it_is() -> None:
+    told: list[str] = []
+    before = children()
+    async with opened(load(environ={}), Plan(endpoint=Scripted(["네"]), notice=told.append)) as house:
+        assert await ask(house) == "네" and house.base_url is None and not told and children() == before
+
+
+async def test_the_simulated_endpoint_is_announced() -> None:
+    told: list[str] = []
+    before = children()
+    async with opened(load(environ={}), Plan(notice=told.append)) as house:
+        assert await ask(house) and children() > before
+    assert len(told) == 1 and "SIMULATED" in told[0] and children() == before
+
+
+@pytest.fixture(autouse=True)
+async def _nothing_is_left() -> AsyncIterator[None]:
+    before = asyncio.all_tasks()
+    yield
+    assert asyncio.all_tasks() - {asyncio.current_task()} <= before

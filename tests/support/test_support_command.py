@@ -1,0 +1,303 @@
+"""`siafu support` as a process, against the simulated endpoint as a process and the shop over stdio."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sim import Sim, running_sim
+from support.commands import environment, examples, intended, processes, records, siafu, until, write
+
+REQUESTS = examples(100)
+RUN = ("support", "run", "in.jsonl", "--out", "out.jsonl", "--quiet", "--json")
+
+
+@pytest.fixture(scope="module")
+def endpoint() -> Iterator[Sim]:
+    with running_sim(seed=5) as sim:
+        yield sim
+
+
+@pytest.fixture
+def sim(endpoint: Sim) -> Iterator[Sim]:
+    endpoint.reset()
+    yield endpoint
+    endpoint.set_faults(rates="")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, sim: Sim) -> Path:
+    write(tmp_path / "in.jsonl", REQUESTS[:30])
+    return tmp_path
+
+
+def run(folder: Path, sim: Sim, *more: str, **env: str) -> tuple[int, Any, str]:
+    """Exit code, summary and what was said of a run."""
+    ended = siafu(folder, *RUN, "--base-url", sim.url, *more, **env)
+    return ended.returncode, json.loads(ended.stdout or "null"), ended.stderr
+
+
+def ledger(folder: Path) -> Counter[str]:
+    """Attempts by outcome and code."""
+    with closing(sqlite3.connect(next((folder / ".siafu" / "runs").glob("*.db")))) as db:
+        return Counter(f"{outcome} {code}".strip() for outcome, code in db.execute("SELECT outcome, code FROM attempt"))
+
+
+def test_100_korean_and_english_requests_are_answered(folder: Path, sim: Sim) -> None:
+    write(folder / "in.jsonl", REQUESTS)
+    code, summary, told = run(folder, sim)
+    assert code == 0, told
+    assert (summary["finished"], summary["failed"], summary["left"]) == (100, 0, 0)
+    assert summary["calls"] == sim.stats()["requests"]
+    out = {record["id"]: record for record in records(folder / "out.jsonl")}
+    assert len(out) == 100
+    assert {(record["status"], record["outcome"]) for record in out.values()} == {("ok", "answered")}
+    right = sum(out[request.id]["category"] == intended(request.text) for request in REQUESTS)
+    assert right >= 90
+    for request in REQUESTS:
+        record = out[request.id]
+        assert record["user_id"] == request.customer
+        assert "flagged" not in record
+        assert 0 < record["usd"] < 0.01
+        korean = any("가" <= letter <= "힣" for letter in record["answer"][:20])
+        assert korean == (request.lang == "ko")
+    assert sum(record["usd"] for record in out.values()) == pytest.approx(summary["usd"], rel=1e-6)
+
+    code, again, told = run(folder, sim)
+    assert code == 0, told
+    assert again["calls"] == summary["calls"] == sim.stats()["requests"]  # nothing was asked again
+
+
+def test_lines_that_cannot_be_used_are_records_too(folder: Path, sim: Sim) -> None:
+    good = folder.joinpath("in.jsonl").read_bytes().splitlines(keepends=True)[:3]
+    bad = b'{"id": "x", "text": "?"}\nno\n'
+    (folder / "in.jsonl").write_bytes(b"\xef\xbb\xbf" + good[0] + bad + good[1].replace(b"\n", b"\r\n") + good[2][:-1])
+    code, summary, told = run(folder, sim)
+    assert (code, summary["finished"], summary["failed"]) == (1, 3, 2), told
+    errors = [record["error"] for record in records(folder / "out.jsonl") if record["status"] == "error"]
+    assert [error["code"] for error in errors] == ["input", "not_json"]
+    assert errors[0]["message"] == "line 2: the field 'customer' must be a text that is not empty"
+
+
+def test_faults_of_the_endpoint_are_waited_out_and_stand_in_the_ledger(folder: Path, sim: Sim) -> None:
+    sim.set_faults(rates="429:5%,500:2%,reset:1%,malformed:1%,cut:1%,hang:1%")
+    (folder / "siafu.toml").write_text("[endpoint]\nidle_seconds = 1\ntotal_seconds = 2\n")
+    code, summary, told = run(folder, sim)
+    assert code == 0, told
+    assert summary["finished"] == 30
+    stats = sim.stats()
+    assert {"429", "500"} < set(stats["by_fault"]), stats["by_fault"]
+    lines = ledger(folder)
+    assert lines.total() == stats["requests"] == summary["calls"]
+    answered = sum(record["steps"] for record in records(folder / "out.jsonl"))
+    assert lines["ok"] == answered
+    assert lines.total() - answered == sum(stats["by_fault"].values())
+
+
+def test_a_refused_key_stops_the_run_and_fails_nobody(folder: Path, sim: Sim) -> None:
+    sim.set_faults({"kind": "401", "times": None})
+    key = "sk-test-0123456789abcdefghij"
+    code, summary, told = run(folder, sim, "--concurrency", "5", SIAFU_API_KEY=key)
+    assert (code, summary["stopped"], summary["finished"], summary["failed"]) == (2, "access_refused", 0, 0)
+    assert "401" in told
+    assert "to go on: " in told
+    assert sim.stats()["requests"] <= 5
+    assert not (folder / "out.jsonl").exists() or not (folder / "out.jsonl").read_bytes()
+    assert not [path for path in folder.rglob("*") if path.is_file() and key.encode() in path.read_bytes()]
+    assert key not in told
+
+    sim.set_faults()
+    code, summary, told = run(folder, sim, SIAFU_API_KEY=key)
+    assert (code, summary["finished"]) == (0, 30), told
+
+
+def test_f04_used_up_credit_stops_quickly_and_the_run_goes_on_when_it_is_back(folder: Path, sim: Sim) -> None:
+    sim.set_faults({"kind": "quota", "times": None})
+    code, summary, told = run(folder, sim, "--concurrency", "5")
+    assert (code, summary["stopped"], summary["finished"], summary["failed"]) == (3, "quota_exhausted", 0, 0)
+    assert sim.stats()["requests"] <= 5  # those in flight at the first refusal
+    sim.set_faults()
+    code, summary, told = run(folder, sim)
+    assert (code, summary["finished"]) == (0, 30), told
+
+    # What only takes longer than one wants to wait is a failure of that request, with another exit code.
+    write(folder / "in.jsonl", REQUESTS[:2])
+    (folder / "siafu.toml").write_text("[limits]\nmax_wait_seconds = 1\n")
+    sim.set_faults({"kind": "429", "times": None, "form": "seconds", "wait": 3600})
+    code, summary, told = run(folder, sim, "--fresh")
+    assert (code, summary["stopped"], summary["failed"]) == (1, None, 2), told
+    assert {record["error"]["code"] for record in records(folder / "out.jsonl")} == {"rate_limited"}
+
+
+def test_a_budget_ends_the_run_with_what_is_done_and_more_of_it_goes_on(folder: Path, sim: Sim) -> None:
+    few = ("--concurrency", "2", "--budget")
+    code, summary, told = run(folder, sim, *few, "0.008 USD")
+    assert (code, summary["stopped"], summary["failed"]) == (3, "budget_reached", 0)
+    assert 0 < summary["finished"] < 30
+    assert summary["usd_at_most"] <= 0.008
+    assert len(records(folder / "out.jsonl")) == summary["finished"]
+    code, less, told = run(folder, sim, *few, "0.001 USD")
+    assert (code, less["finished"]) == (3, summary["finished"]), told
+    code, all_done, told = run(folder, sim, *few, "1 USD")
+    assert (code, all_done["finished"]) == (0, 30), told
+    assert all_done["usd"] > summary["usd"]
+
+
+def test_a_shop_that_is_killed_is_started_again(folder: Path, sim: Sim) -> None:
+    write(folder / "in.jsonl", REQUESTS)
+    where = str(folder / "shop.db")
+    words = [*RUN, "--base-url", sim.url, "--database", where, "--concurrency", "4"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "siafu", *words],
+        cwd=folder,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        for share in (20, 60):
+            until(lambda share=share: sim.stats()["requests"] > share or process.poll() is not None, "nothing asked")  # type: ignore[misc]
+            assert process.poll() is None, "it was over before the shop was killed"
+            shops = [pid for pid in processes(where) if pid != process.pid]
+            assert len(shops) == 1
+            os.kill(shops[0], signal.SIGKILL)
+            until(lambda dead=shops[0]: dead not in processes(where), "the shop lives on")  # type: ignore[misc]
+        out, told = process.communicate(timeout=60)
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == 0, told
+    assert json.loads(out)["finished"] == 100
+    found = Counter(record["outcome"] for record in records(folder / "out.jsonl"))
+    assert found["answered"] == 100, found
+    until(lambda: not processes(where), "a shop has outlived its client")
+
+
+def test_ask_shows_every_step_and_json_shows_the_record(folder: Path, sim: Sim) -> None:
+    question = ("support", "ask", "주문 1001 어디쯤 왔나요?", "--customer", "kim", "--base-url", sim.url)
+    ended = siafu(folder, *question)
+    assert ended.returncode == 0, ended.stderr
+    assert "1001" in ended.stdout
+    steps = [line.split()[0] for line in ended.stderr.splitlines()]
+    assert steps == ["sorted", "model", "tool", "model", "done", "answered"]
+    assert 'get_order_status({"order_id":"1001"}) ok: {"order_id":"1001"' in ended.stderr
+
+    ended = siafu(folder, *question, "--json")
+    record = json.loads(ended.stdout)
+    assert (record["id"], record["user_id"], record["status"], record["outcome"]) == ("ask", "kim", "ok", "answered")
+    assert (record["steps"], record["tool_calls"]) == (3, 1)
+    assert ended.stderr == ""
+
+    ended = siafu(
+        folder, "support", "ask", "주문 1002 어디쯤 왔나요?", "--customer", "kim", "--base-url", sim.url, "--json"
+    )
+    assert json.loads(ended.stdout)["outcome"] == "needs_info"  # it is the order of somebody else
+
+
+def test_ask_says_why_there_is_no_answer(folder: Path, sim: Sim) -> None:
+    question = ("support", "ask", "주문 1001", "--customer", "kim", "--base-url", sim.url)
+    for kind, code, word in (
+        ("401", 2, "access_refused"),
+        ("quota", 3, "quota_exhausted"),
+        ("404", 1, "request_refused"),
+    ):
+        sim.set_faults({"kind": kind, "times": None})
+        ended = siafu(folder, *question)
+        assert (ended.returncode, ended.stdout) == (code, "")
+        assert f"siafu: {word}: " in ended.stderr
+        assert "Traceback" not in ended.stderr
+    ended = siafu(folder, *question, "--json")
+    assert json.loads(ended.stdout)["error"]["code"] == word
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("support", "ask", " ", "--customer", "kim"), "'text'"),
+        (("support", "run", "none.jsonl", "--out", "out.jsonl"), "none.jsonl"),
+        (("support", "run", "in.jsonl", "--out", "in.jsonl"), "same file"),
+        (("support", "run", "in.jsonl", "--out", "out.jsonl", "--budget", "much"), "much"),
+        (("support", "run", "in.jsonl", "--out", "out.jsonl", "--base-url", "http://example.com/v1"), "http"),
+    ],
+)
+def test_wrong_use_is_told_and_writes_nothing(folder: Path, words: tuple[str, ...], said: str) -> None:
+    ended = siafu(folder, *words)
+    assert ended.returncode == 2, ended.stderr
+    assert said in ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert not (folder / "out.jsonl").exists()
+
+
+def test_a_tool_server_without_the_tools_is_refused_before_anything_is_asked(folder: Path, sim: Sim) -> None:
+    (folder / "server.py").write_text(
+        "from mcp.server import MCPServer\n"
+        "server = MCPServer('other')\n"
+        "@server.tool()\n"
+        "def weather(city: str) -> str:\n"
+        "    return city\n"
+        "server.run('stdio')\n"
+    )
+    (folder / "siafu.toml").write_text(
+        f'[mcp_servers.other]\ncommand = "{sys.executable}"\nargs = ["{folder / "server.py"}"]\n'
+    )
+    code, _, told = run(folder, sim)
+    assert code == 2, told
+    assert "get_order_status" in told
+    assert "there are: weather" in told
+    assert sim.stats()["requests"] == 0
+
+
+def test_a_shop_over_http_is_told_who_asks(folder: Path, sim: Sim) -> None:
+    key = "k3y" * 20
+    serve = ("shop", "serve", "--transport", "http", "--port", "0", "--ready-file", "ready", "--database", "shop.db")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "siafu", *serve],
+        cwd=folder,
+        env=environment(SIAFU_IDENTITY_KEY=key),
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        until(lambda: (folder / "ready").exists() or process.poll() is not None, "the shop did not start")
+        url = (folder / "ready").read_text().strip()
+        (folder / "siafu.toml").write_text(f'[mcp_servers.shop]\nurl = "{url}"\nidentity = "siafu"\n')
+        code, _, told = run(folder, sim)
+        assert code == 2
+        assert "SIAFU_IDENTITY_KEY" in told
+        code, summary, told = run(folder, sim, SIAFU_IDENTITY_KEY=key)
+        assert (code, summary["finished"]) == (0, 30), told
+        assert {record["outcome"] for record in records(folder / "out.jsonl")} == {"answered"}
+        # A shop that does not believe us: customers get an answer, and nobody calls it a good one.
+        code, _, told = run(folder, sim, "--fresh", "--limit", "5", SIAFU_IDENTITY_KEY="other" * 10)
+        assert code == 0, told
+        assert {record["outcome"] for record in records(folder / "out.jsonl")} == {"unknown"}
+    finally:
+        process.terminate()
+        process.wait(20)
+
+
+def test_a_killed_run_leaves_no_process_behind(folder: Path) -> None:
+    """Without a configured endpoint the simulated one is a child too."""
+    where = str(folder / "shop.db")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "siafu", *RUN, "--database", where],
+        cwd=folder,
+        env=environment(),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    until(lambda: (folder / "out.jsonl").exists() or process.poll() is not None, "nothing was answered")
+    process.kill()
+    process.wait()
+    until(lambda: not processes(where) and not processes(str(process.pid)), "a child has outlived its parent")
