@@ -60,3 +60,9 @@ def test_loopback(host: str, loopback: bool) -> None:
 )
 def test_origin(url: str, expected: str) -> None:
     assert origin(url) == expected
+
+
+def test_f58_a_key_in_the_place_of_the_url_is_not_repeated() -> None:
+    with pytest.raises(ConfigError) as caught:
+        checked_base_url("sk-test-0123456789abcdefghij", "base_url")
+    assert "0123456789" not in caught.value.message

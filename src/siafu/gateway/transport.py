@@ -101,6 +101,13 @@ class Transport:
         self._sessions: dict[asyncio.AbstractEventLoop, tuple[aiohttp.ClientSession, AsyncGenerator[None]]] = {}
 
     async def open(self, request: ChatRequest, context: CallContext) -> Reply:
+        try:
+            return await self._send(request, context)
+        except SiafuError as error:
+            error.__context__ = None  # the library's own error, which holds the request's headers
+            raise
+
+    async def _send(self, request: ChatRequest, context: CallContext) -> Reply:
         if request.extra and not OWN_FIELDS.isdisjoint(request.extra):
             twice = ", ".join(sorted(OWN_FIELDS & set(request.extra)))
             raise RequestRefused(f"extra must not hold {twice}: set it as a field of the request", attempts=0)
