@@ -23,10 +23,10 @@ class Progress:
     def __init__(self, *, quiet: bool) -> None:
         self._console = Console(stderr=True, highlight=False, quiet=quiet)
         self._bars = Bars(
-            TextColumn("{task.description:<6}"),
-            BarColumn(bar_width=24),
+            TextColumn("{task.description:<6.12}", markup=False),
+            BarColumn(bar_width=16),
             MofNCompleteColumn(),
-            TextColumn("{task.fields[facts]}"),
+            TextColumn("{task.fields[facts]}", markup=False),
             console=self._console,
             disable=quiet or not self._console.is_terminal,
         )

@@ -63,6 +63,7 @@ ROUTES: Mapping[str, Route] = {
             "returned within 14 days of delivery, an order that has not left is cancelled in full, and a person "
             "confirms every refund. You cannot pay money back yourself, so never say that you did."
         ),
+        looks_up=True,
     ),
     "complaint": Route(
         role="complaint",

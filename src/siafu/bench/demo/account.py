@@ -12,14 +12,14 @@ from siafu.gateway.chat import Usage
 
 IN_FLIGHT_SECONDS = 0.1
 DEFINITIONS = (
-    ("answered", "the endpoint gave an answer, and the results hold one line with one"),
+    ("answered", "answered at the endpoint, and one line with it in the results"),
     ("lost", "not answered in the end"),
     ("run twice", "answered before the kill, and asked about again after it"),
-    ("calls wasted", "answers begun, so billed, beyond one whole answer to each question"),
-    ("in flight", f"open at the kill, or ended in the {IN_FLIGHT_SECONDS} s before it: perhaps not read yet"),
-    ("explanation", "a line in the program's own cost records for a call of this usage"),
-    ("tool calls twice", "same customer, tool and arguments, by the shop's records"),
-    ("USD in all", "siafu lets the strong model answer complaints, the usual glue does not"),
+    ("calls wasted", "answers begun, so billed, beyond one whole one to a question"),
+    ("in flight", f"open at the kill, or ended in the last {IN_FLIGHT_SECONDS} s: perhaps not read"),
+    ("explanation", "a line for such a call in the program's own cost records"),
+    ("tool calls twice", "same customer, tool, arguments; look-ups cut off are redone"),
+    ("USD in all", "siafu has complaints answered by the strong model"),
 )
 
 Priced = Callable[[str, Usage], int | None]
