@@ -127,6 +127,25 @@ async def test_f14_reasoning_goes_back_and_is_not_the_answer() -> None:
     assert final.text == "done"
 
 
+async def test_f12_ids_that_come_again_in_a_later_turn_become_new_ones() -> None:
+    again = ("f:0", "ping", "{}"), ("f:0_2", "ping", "{}")
+
+    def script(request: ChatRequest, context: CallContext) -> Answer:
+        asked = [c["id"] for m in request.messages for c in m.get("tool_calls") or ()]
+        told = [m["tool_call_id"] for m in request.messages if m["role"] == "tool"]
+        if asked != told or len(set(told)) != len(told):
+            return RequestRefused("duplicated tool_call_id", status=400)
+        return say(None, *again) if len(told) < 6 else "done"
+
+    tools = FakeTools()
+    agent = Agent(name="desk")
+    run = agent.run(await context(Scripted(script), tools), "hi")
+    steps = [step async for step in run]
+    assert isinstance(steps[-1], FinalStep) and steps[-1].tool_calls == 6
+    ids = [m["tool_call_id"] for m in run.conversation.messages if m["role"] == "tool"]
+    assert ids[:2] == ["f:0", "f:0_2"] and len(set(ids)) == 6
+
+
 # --- limits
 
 

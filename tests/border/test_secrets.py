@@ -59,7 +59,7 @@ def test_known_secrets_are_masked_whole_even_when_one_begins_with_another() -> N
     [
         *("", "  ", "YOUR_API_KEY", "your-key-here", "<key>", "[KEY]", "sk-...", "sk-xxxx", "xxx", "...", "changeme"),
         *("OPENAI_API_KEY", "MOONSHOT_API_KEY", "${OPENAI_API_KEY}", "$KEY", "sk-your-key", "***", "insert-api-key"),
-        *("sk-abc def", "sk-abc\ndef", "열쇠열쇠열쇠", "sk-\x00abc"),
+        *("sk-abc def", "sk-abc\ndef", "열쇠열쇠열쇠", "sk-\x00abc", '"sk-abcdef"', "'sk-abcdef'", "`sk-abcdef`"),
     ],
 )
 def test_placeholders_and_broken_keys_are_refused(value: str) -> None:

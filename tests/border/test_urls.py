@@ -28,6 +28,7 @@ def test_good_base_urls(url: str, kept: str) -> None:
         *("http://api.example.com/v1", "http://127.1/v1", "http://2130706433/v1", "http://localhost.evil.example/v1"),
         *("http://0.0.0.0/v1", "http://169.254.169.254/v1", "http://[::ffff:169.254.169.254]/v1"),
         *("https://user:pass@api.example.com/v1", "https://api.example.com/v1?key=1", "https://api.example.com/v1#x"),
+        *("https://api.example.com/v1?", "https://api.example.com/v1#", "https://api.example.com/v1/?/"),
         *("https://api.example.com/v1/chat/completions", "https://api.example.com:99999/v1", "https://[::1"),
         *("https://api.exa mple.com/v1", "https://api.example.com\n.evil.example/v1", "https://a.example\\@b.example"),
         "https://a.example/\x1b[31m",
@@ -59,3 +60,9 @@ def test_loopback(host: str, loopback: bool) -> None:
 )
 def test_origin(url: str, expected: str) -> None:
     assert origin(url) == expected
+
+
+def test_f58_a_key_in_the_place_of_the_url_is_not_repeated() -> None:
+    with pytest.raises(ConfigError) as caught:
+        checked_base_url("sk-test-0123456789abcdefghij", "base_url")
+    assert "0123456789" not in caught.value.message

@@ -230,3 +230,10 @@ def test_every_value_says_where_it_came_from(tmp_path: Path) -> None:
     assert (("prices", "gpt-4.1", "input"), str(config)) in told  # a name with a dot stays one
     assert {(("models", "default"), "SIAFU_MODEL"), (("limits", "rpm"), "the command")} <= told
     assert len(told) == 6
+
+
+def test_f58_an_empty_base_url_does_not_send_the_key_to_another_place() -> None:
+    settings = load(environ={"OPENAI_API_KEY": KEY}, flags={"endpoint.base_url": ""})
+    with pytest.raises(ConfigError, match="base_url"):
+        settings.base_url()
+    assert load(environ={"OPENAI_API_KEY": KEY, "SIAFU_BASE_URL": ""}, flags={}).base_url() == OPENAI

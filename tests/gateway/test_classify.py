@@ -160,6 +160,8 @@ def test_f58_a_key_in_an_error_body_is_masked() -> None:
         assert key not in error.message and key[:15] not in error.message
         assert key not in str(error.provider_code)
         assert "check the key" in error.message
+    page = classify(502, {"content-type": f"text/html; {key}"}, b"<html>", wall=0.0)
+    assert key not in page.message and "text/html" in page.message
 
 
 @given(st.integers(300, 599), st.binary(max_size=200), st.dictionaries(st.text(max_size=20), st.text(max_size=20)))

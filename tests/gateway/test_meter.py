@@ -192,7 +192,9 @@ async def test_a_call_under_a_budget_always_has_a_maximum_of_output() -> None:
     await line.ask(ChatRequest(model="m", messages=[], max_tokens=7))
     await line.ask(ChatRequest(model="m", messages=[], extra={"max_completion_tokens": 9}))
     await line.ask(ChatRequest(model="m", messages=[], max_tokens=7, extra={"n": 3}))
-    assert [r.max_tokens for r in line.script.requests] == [4096, 7, None, 7]
+    for endless in (-1, 0):
+        await line.ask(ChatRequest(model="m", messages=[], max_tokens=endless))
+    assert [r.max_tokens for r in line.script.requests] == [4096, 7, None, 7, 4096, 4096]
     reserved = [opened.reserved_pico or 0 for opened in line.ledger.opened]
     assert reserved[3] - reserved[1] >= 14 * 2_500_000, "three alternatives are three outputs"
     free = Line(["ok"])

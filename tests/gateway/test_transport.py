@@ -369,6 +369,14 @@ async def test_f58_the_key_is_in_no_message_and_no_repr() -> None:
     assert "Incorrect API key" in caught.value.message and "check the key" in caught.value.message
 
 
+@pytest.mark.parametrize("answer", [reset_after(b""), b"HTTP/1.1 200 OK\r\nBad Header\r\n\r\n", http("{}"), error(401)])
+async def test_f58_no_error_of_the_library_with_the_request_in_it_hangs_behind_ours(answer: Answer) -> None:
+    async with upstream([answer]) as gw, transport(gw.base_url) as t:
+        with pytest.raises(ModelError) as caught:
+            await t.open(ASK, NOBODY)
+    assert caught.value.__context__ is None and caught.value.__cause__ is None
+
+
 @pytest.mark.parametrize(
     "settings",
     [

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from siafu.border.secrets import Secret
 from siafu.errors import AccessRefused, MalformedReply, ModelError, RateLimited, UpstreamFault
 from siafu.gateway.chat import ChatAnswer, ChatRequest, Usage
 from siafu.gateway.wire import encode, parse_answer
@@ -134,6 +135,26 @@ def test_f12_tool_call_ids_become_unique_in_both_places(ids: list[Any]) -> None:
     assert made == [c["id"] for c in answer.message["tool_calls"]]
     assert len(set(made)) == len(ids) and all(made)
     assert [c.arguments for c in answer.tool_calls] == [f'{{"n":{n}}}' for n in range(len(ids))]
+
+
+def test_f12_an_endless_id_is_replaced() -> None:
+    answer = parsed(with_message("tool_calls", tool_calls=[call("i" * 257), call("i" * 256)]))
+    assert [c.id for c in answer.tool_calls] == ["call_0", "i" * 256]
+
+
+def test_names_that_go_into_records_are_bounded_and_hold_no_key() -> None:
+    Secret("sk-test-0123456789abcdefghij")
+    body = {**OK, "model": "m" * 5000, "id": "id sk-test-0123456789abcdefghij"}
+    body["choices"] = [{"message": {"role": "assistant", "content": "x"}, "finish_reason": "f" * 10_000}]
+    answer = parsed(body)
+    assert (answer.model, answer.finish_reason) == ("m" * 200, "f" * 200)
+    assert answer.id == "id ***"
+
+
+@pytest.mark.parametrize("role", [{}, {"role": None}, {"role": "system"}, {"role": "user"}])
+def test_whatever_role_an_answer_claims_it_is_the_assistants(role: dict[str, Any]) -> None:
+    choice = {"message": {**role, "content": "x"}, "finish_reason": "stop"}
+    assert parsed({**OK, "choices": [choice]}).message["role"] == "assistant"
 
 
 def test_f12_good_ids_stay_as_they_are() -> None:

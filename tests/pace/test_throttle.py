@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from siafu.pace.throttle import SPREAD, START, Throttle
+from siafu.pace.throttle import LONGEST, SPREAD, START, Throttle
 
 NOW = 1_000_000.0
 
@@ -17,7 +17,7 @@ def grants(throttle: Throttle, start: float, seconds: float) -> list[float]:
     while (now := now + throttle.ready(now)) < start + seconds:
         if throttle.ready(now) == 0.0:
             throttle.take(now)
-            throttle.accepted(now)
+            throttle.accepted(now, now)
             sent.append(now)
     return sent
 
@@ -61,8 +61,8 @@ def test_refusals_without_a_hint_back_off_longer_and_longer() -> None:
             waits.append(wait)
         longest.append(max(waits))
         assert min(waits) < 0.2 * max(waits)
-    assert longest[:6] == sorted(longest[:6])
-    assert longest[0] <= 0.6 and 25 < longest[-1] <= 31
+    assert longest[:4] == sorted(longest[:4])
+    assert longest[0] <= 0.6 and 0.9 * LONGEST < longest[-1] <= LONGEST
 
 
 def test_f06_after_a_refusal_requests_leave_one_by_one_and_faster_and_faster() -> None:
@@ -75,28 +75,33 @@ def test_f06_after_a_refusal_requests_leave_one_by_one_and_faster_and_faster() -
     assert first < second < third
 
 
-def test_the_pace_follows_what_the_upstream_accepted_and_recovers_slowly() -> None:
-    throttle = Throttle(rate=100.0, burst=1)
-    now = NOW
-    for _ in range(60):  # it accepts 20 a second
+def test_an_upstream_that_refuses_all_is_tried_slowly_and_its_first_answer_brings_the_pace_back() -> None:
+    throttle, rng = Throttle(), Random(1)
+    throttle.refused(NOW, NOW, 0.1, rng)
+    now = grants(throttle, NOW, 2.5)[-1]
+    throttle.refused(now, now, 0.1, rng)  # the limit is being searched for, at some pace
+    now = throttle.paused_until
+    before = len(grants(throttle, now, 1.0))
+    now += 1.0
+    for _ in range(20):
+        now += throttle.ready(now)
         throttle.take(now)
-        throttle.accepted(now)
-        now += 0.05
-    throttle.refused(now, now + 0.001, None, Random(1))
-    sent = grants(throttle, throttle.paused_until, 300.0)
-    rates = [sum(s <= t - sent[0] < s + 1 for t in sent) for s in range(290)]
-    assert rates[0] in range(16, 20)
-    assert rates[3] in range(18, 24)
-    assert rates[12] < 35
-    assert rates[-1] >= 95, "the configured rate is reached again"
-    assert max(rates) <= 101
+        throttle.refused(now, now + 0.001, None, rng)
+        now += 0.001
+    now += throttle.ready(now)
+    throttle.take(now)
+    assert throttle.ready(now) == pytest.approx(1 / START)
+    throttle.accepted(now - 100.0, now + 0.01)  # the answer to an old request tells nothing
+    assert throttle.ready(now + 0.01) == pytest.approx(1 / START - 0.01, rel=0.1)
+    throttle.accepted(now, now + 0.02)
+    assert len(grants(throttle, now + 0.2, 1.0)) == pytest.approx(before, rel=0.1)
 
 
 def test_g13_a_storm_of_refusals_is_forgotten_soon() -> None:
     throttle, rng, now = Throttle(rate=100.0), Random(1), NOW
     for _ in range(100):  # it accepts 20 a second
         throttle.take(now)
-        throttle.accepted(now)
+        throttle.accepted(now, now)
         now += 0.05
     for _ in range(12):  # then it refuses whatever comes, however slowly
         now += throttle.ready(now) + 0.001
@@ -104,8 +109,8 @@ def test_g13_a_storm_of_refusals_is_forgotten_soon() -> None:
         throttle.refused(now, now + 0.001, 1.0, rng)
     sent = grants(throttle, now, 20.0)
     rates = [sum(s <= t - now < s + 1 for t in sent) for s in range(19)]
-    assert sum(rates[:3]) < 15, "it is tried slowly"
-    assert 10 < rates[15] < 40, "and soon used again"
+    assert rates[0] <= 2 * START, "it is tried slowly"
+    assert rates[15] > 10, "and soon used again"
 
 
 def test_refusals_of_one_burst_slow_the_pace_once() -> None:
@@ -113,7 +118,7 @@ def test_refusals_of_one_burst_slow_the_pace_once() -> None:
     for throttle, count in ((once, 1), (many, 100)):
         for i in range(100):
             throttle.take(NOW)
-            throttle.accepted(NOW + i / 1000)
+            throttle.accepted(NOW, NOW + i / 1000)
         for i in range(count):
             throttle.refused(NOW, NOW + 0.2 + i / 1000, 1.0, Random(1))
     pace = [len(grants(t, t.paused_until, 5.0)) for t in (once, many)]
@@ -132,7 +137,7 @@ def test_refusals_now_and_then_do_not_bring_it_to_a_standstill(hint: float | Non
             if rng.random() < 0.05:
                 throttle.refused(now, now + 0.01, hint, rng)
             else:
-                throttle.accepted(now + 0.01)
+                throttle.accepted(now, now + 0.01)
                 answered += 1
             now += 0.01
         rates.append(answered / (now - NOW))
@@ -148,7 +153,7 @@ def test_a_slow_upstream_is_still_found() -> None:
         throttle.take(now)
         if now >= free_at:
             free_at = max(free_at, now - 1) + 1
-            throttle.accepted(now + 0.01)
+            throttle.accepted(now, now + 0.01)
             accepted += 1
         else:
             throttle.refused(now, now + 0.01, None, rng)
@@ -181,7 +186,7 @@ def test_g12_whatever_happens_the_configured_rate_is_kept(
                 throttle.undo(grant)
             else:
                 sent.append(now)
-                throttle.accepted(now)
+                throttle.accepted(now, now)
         else:
             throttle.refused(sent[-1] if sent else NOW, now, gap if what == "hint" else None, rng)
     for window in (0.0, 0.5 / rate, 1 / rate, 5 / rate):

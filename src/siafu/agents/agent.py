@@ -241,7 +241,7 @@ class AgentRun:
         if self._tools and (self._last or self._repairing):
             options = {**options, "tool_choice": "none"}
         self._steps += 1
-        answer = await ctx.model(self.conversation.messages, **options)
+        answer = self.conversation.distinct(await ctx.model(self.conversation.messages, **options))
         self._tokens += _tokens(self.conversation.messages, answer)
         return answer
 

@@ -37,6 +37,24 @@ class Conversation(msgspec.Struct, frozen=True):
         ]
         return self.append({**answer.message, "tool_calls": calls})
 
+    def distinct(self, answer: ChatAnswer) -> ChatAnswer:
+        """`answer` with tool-call ids that no earlier turn has: some models count from 0 in every turn, and servers
+        refuse a conversation in which two results have the same id.
+        """
+        earlier = {message.get("tool_call_id") for message in self.messages}
+        if earlier.isdisjoint(call.id for call in answer.tool_calls):
+            return answer
+        taken = earlier | {call.id for call in answer.tool_calls}
+        calls, raw = [], []
+        for call, given in zip(answer.tool_calls, answer.message["tool_calls"], strict=True):
+            id, number = call.id, 2
+            while id in earlier or (id != call.id and id in taken):
+                id, number = f"{call.id}_{number}", number + 1
+            taken.add(id)
+            calls.append(msgspec.structs.replace(call, id=id))
+            raw.append({**given, "id": id})
+        return msgspec.structs.replace(answer, tool_calls=tuple(calls), message={**answer.message, "tool_calls": raw})
+
     def tool(self, call_id: str, text: str) -> Conversation:
         return self.append({"role": "tool", "tool_call_id": call_id, "content": clean(text)})
 

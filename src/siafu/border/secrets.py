@@ -21,6 +21,7 @@ _PATTERNS = re.compile(
     r"|\bAIza[A-Za-z0-9_\-]{30,}"
     r"|(?i:(?<=api_key=)|(?<=api-key=)|(?<=apikey=)|(?<=access_token=)|(?<=password=))[^\s&\"']{6,}",
 )
+_IN_NO_KEY = frozenset(" \"'`")
 MASK = "***"
 
 
@@ -85,6 +86,6 @@ def checked_key(value: str, where: str) -> Secret:
         raise ConfigError(f"{where} is empty")
     if _PLACEHOLDER.search(text):
         raise ConfigError(f"{where} still holds a placeholder; put the real key there")
-    if not text.isascii() or not text.isprintable() or " " in text:
-        raise ConfigError(f"{where} holds characters that no key has (spaces, line breaks or non-ASCII)")
+    if not text.isascii() or not text.isprintable() or not _IN_NO_KEY.isdisjoint(text):
+        raise ConfigError(f"{where} holds characters that no key has (spaces, quotes, line breaks or non-ASCII)")
     return Secret(text)

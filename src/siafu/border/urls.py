@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 from urllib.parse import urlsplit
 
+from siafu.border.secrets import redact
 from siafu.errors import ConfigError
 
 
@@ -35,10 +36,10 @@ def checked_base_url(url: str, where: str) -> str:
     except ValueError as error:
         raise ConfigError(f"{where} is no URL: {error}") from None
     if parts.scheme not in ("http", "https") or not host:
-        raise ConfigError(f"{where} must look like https://host/v1, not {text[:80]!r}")
+        raise ConfigError(f"{where} must look like https://host/v1, not {redact(text)[:80]!r}")
     if parts.username or parts.password:
         raise ConfigError(f"{where} must not hold a user name or password; set the key apart from it")
-    if parts.query or parts.fragment:
+    if "?" in text or "#" in text:  # also an empty one, which would swallow the path
         raise ConfigError(f"{where} must not have a query or fragment")
     if parts.scheme == "http" and not is_loopback(host):
         raise ConfigError(

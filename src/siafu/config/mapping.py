@@ -219,6 +219,8 @@ def _plan(given: dict[str, Any], settings: Settings, run: str) -> Plan:
     model = given.get("model")
     if model is None and given.get("endpoint") is None:
         model = settings.model("default")
+    if model is not None and not model.strip():
+        raise ConfigError("model is empty; name one, or leave it away for the configured one")
     defaults: ModelOptions = {"model": model or "default"}
     for name in _DEFAULTS:
         if name in given:

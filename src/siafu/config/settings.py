@@ -117,7 +117,8 @@ class Settings(_Section):
 
     def base_url(self) -> str:
         """Raises: ConfigError when it is unsafe."""
-        return checked_base_url(self.endpoint.base_url or OPENAI, "endpoint.base_url")
+        given = self.endpoint.base_url
+        return checked_base_url(OPENAI if given is None else given, "endpoint.base_url")
 
     def key(self) -> Secret | None:
         """The key, None for a loopback endpoint without one. Raises: ConfigError."""

@@ -171,4 +171,4 @@ def _said(text: Any) -> str:
 
 def _outline(content_type: str, body: bytes) -> str:
     text = preview(redact(clean_bytes(body[:4096])), 200)
-    return f"{preview(content_type, 60) or 'no content type'}, {len(body):,} bytes: {text!r}"
+    return f"{preview(redact(content_type[:1000]), 60) or 'no content type'}, {len(body):,} bytes: {text!r}"

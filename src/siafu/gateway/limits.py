@@ -86,7 +86,7 @@ class Limited:
         except BaseException as error:
             self._give_back(error, sent_at)
             raise
-        self._throttle.accepted(self._clock.now())
+        self._throttle.accepted(sent_at, self._clock.now())
         reply.on_end(lambda end: self._ended(end, sent_at))
         return reply
 

@@ -281,12 +281,13 @@ class MemoryLedger:
 
 
 def _max_output(request: ChatRequest) -> int | None:
-    """The most tokens of output that a request allows, of all its alternatives (`n`); None = it names no limit."""
-    if not request.extra:
-        return request.max_tokens
-    given = [request.max_tokens, *(request.extra.get(name) for name in _OUTPUT_LIMITS)]
-    limits = [limit for limit in given if isinstance(limit, int) and limit >= 0]
-    count = request.extra.get("n")
+    """The most tokens of output that a request allows, of all its alternatives (`n`); None = it names no limit. Zero
+    and negative numbers are none: some servers take them for "without end".
+    """
+    extra = request.extra
+    given = [request.max_tokens, *(extra.get(name) for name in _OUTPUT_LIMITS)] if extra else [request.max_tokens]
+    limits = [limit for limit in given if isinstance(limit, int) and limit > 0]
+    count = extra.get("n")
     return max(limits) * (count if isinstance(count, int) and count > 1 else 1) if limits else None
 
 

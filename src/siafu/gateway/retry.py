@@ -26,7 +26,8 @@ Kind = Literal["fault", "admission", "final"]
 
 
 class RetryRules(msgspec.Struct, frozen=True, kw_only=True):
-    """`attempts`: requests a step may lose to faults. `max_wait`: seconds, the longest server-given wait that is waited
+    """`attempts`: requests a step may lose to faults; one that is delivered again is asked once even when they are used
+    up, as nobody knows what became of the last. `max_wait`: seconds, the longest server-given wait that is waited
     out. `patience`: seconds a call goes on asking while it is refused for now. `quota_tries`: tries
     while the refusal may mean a quota of the month as well as one of the minute.
     """

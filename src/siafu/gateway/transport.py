@@ -10,6 +10,7 @@ import io
 import urllib.request
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from typing import Any
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -41,6 +42,7 @@ from siafu.pace.clock import Clock
 
 _OWN_HEADERS = {"authorization", "content-type", "content-length", "host", "transfer-encoding", "x-siafu-attempt"}
 _LARGE = 2**20  # bytes; the library wants larger bodies as files
+_AT_ONCE = 1.0  # seconds within which a connection fails that the server had closed before the request came
 _LIST_SECONDS = 10.0  # for a list of models
 _LINGER = 0.25  # seconds to wait for the end of a stream after its last event, so that its connection can be kept
 
@@ -84,7 +86,12 @@ class Upstream(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Transport:
-    """The innermost Endpoint. One session per event loop, closed when its loop shuts down or by `aclose`."""
+    """The innermost Endpoint. One session per event loop, closed when its loop shuts down or by `aclose`.
+
+    A server may close a kept connection just when a request leaves on it. Such a request reached nobody; it goes out
+    again on another connection and is still one attempt (RFC 9112, 9.3.1). This cannot multiply requests: each time it
+    uses up a connection that has carried an answer.
+    """
 
     def __init__(self, upstream: Upstream, clock: Clock) -> None:
         self._upstream = upstream
@@ -94,6 +101,13 @@ class Transport:
         self._sessions: dict[asyncio.AbstractEventLoop, tuple[aiohttp.ClientSession, AsyncGenerator[None]]] = {}
 
     async def open(self, request: ChatRequest, context: CallContext) -> Reply:
+        try:
+            return await self._send(request, context)
+        except SiafuError as error:
+            error.__context__ = None  # the library's own error, which holds the request's headers
+            raise
+
+    async def _send(self, request: ChatRequest, context: CallContext) -> Reply:
         if request.extra and not OWN_FIELDS.isdisjoint(request.extra):
             twice = ", ".join(sorted(OWN_FIELDS & set(request.extra)))
             raise RequestRefused(f"extra must not hold {twice}: set it as a field of the request", attempts=0)
@@ -107,17 +121,23 @@ class Transport:
             raise DeadlineReached("the time for this call was over before it was sent")
         call = _Call(self._upstream, began, late=left < limit, stream=request.stream)
         first_byte = timeouts.first_byte or (timeouts.idle if request.stream else None)
-        try:
-            response = await session.post(
-                self._url,
-                data=data if len(data) <= _LARGE else io.BytesIO(data),
-                headers={"x-siafu-attempt": str(context.attempts + 1)},
-                allow_redirects=False,
-                proxy=self._proxy,
-                timeout=aiohttp.ClientTimeout(total=min(left, limit), connect=timeouts.connect, sock_read=first_byte),
-            )
-        except (aiohttp.ClientError, OSError) as error:
-            raise call.translate(error, began=False) from None
+        timeout = aiohttp.ClientTimeout(total=min(left, limit), connect=timeouts.connect, sock_read=first_byte)
+        response: aiohttp.ClientResponse | None = None
+        while response is None:
+            sent, connection = self._clock.now(), _Connection()
+            try:
+                response = await session.post(
+                    self._url,
+                    data=data if len(data) <= _LARGE else io.BytesIO(data),
+                    headers={"x-siafu-attempt": str(context.attempts + 1)},
+                    allow_redirects=False,
+                    proxy=self._proxy,
+                    timeout=timeout,
+                    trace_request_ctx=connection,
+                )
+            except (aiohttp.ClientError, OSError) as error:
+                if not (connection.used and _was_closed(error) and self._clock.now() - sent < _AT_ONCE):
+                    raise call.translate(error, began=False) from None
         try:
             return await self._receive(response, call)
         except (aiohttp.ClientError, OSError) as error:
@@ -195,6 +215,7 @@ class Transport:
             connector=aiohttp.TCPConnector(limit=0, ttl_dns_cache=300),
             cookie_jar=aiohttp.DummyCookieJar(),
             headers=self._headers(),
+            trace_configs=[_TELL_USED],
         )
         keeper = _keep(session)
         self._sessions[asyncio.get_running_loop()] = session, keeper
@@ -209,6 +230,34 @@ class Transport:
         if upstream.key is not None:
             headers["Authorization"] = f"Bearer {upstream.key.reveal()}"
         return headers
+
+
+class _Connection:
+    """What the library tells of the connection of one request. `used`: it has carried an answer before."""
+
+    __slots__ = ("used",)
+
+    def __init__(self) -> None:
+        self.used = False
+
+
+async def _tell_used(
+    session: aiohttp.ClientSession, context: Any, params: aiohttp.TraceConnectionReuseconnParams
+) -> None:
+    context.trace_request_ctx.used = True
+
+
+_TELL_USED = aiohttp.TraceConfig()
+_TELL_USED.on_connection_reuseconn.append(_tell_used)
+
+
+def _was_closed(error: BaseException) -> bool:
+    """Whether the connection failed before any of the answer came."""
+    if isinstance(error, aiohttp.ServerDisconnectedError):
+        return isinstance(error.message, str)  # else it is the head of an answer that was cut
+    return isinstance(error, ConnectionError) or (
+        isinstance(error, aiohttp.ClientOSError) and not isinstance(error, aiohttp.ClientConnectorError)
+    )
 
 
 class StreamReply:

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from siafu.border.canonical import dumps, loads, scrubbed
+from siafu.border.secrets import redact
 from siafu.errors import BoundaryError, ModelError
 from siafu.gateway.chat import MAX_ANSWER_BYTES, ChatAnswer, ChatRequest, ToolCall, Usage
 from siafu.gateway.classify import Detail, error_detail, judge, malformed
@@ -29,6 +30,8 @@ OWN_FIELDS = frozenset(
     }
 )
 MAX_TOOL_CALLS = 128
+MAX_ID = 256  # characters of a tool call's id; a longer one is replaced
+MAX_WORD = 200  # characters of the names and words of an upstream that go into records and labels
 _encode = msgspec.json.Encoder().encode
 
 
@@ -110,15 +113,20 @@ def answer(message: dict[str, Any], finish: Any, usage: Any, *, model: Any, id: 
         raise malformed("it was cut: there is no finish reason")
     if finish == "error":
         raise judge(200, Detail(text="generation stopped with an error"))
+    message["role"] = "assistant"
     return ChatAnswer(
         message=message,
         content=_content(message.get("content")),
         tool_calls=_tool_calls(message) if message.get("tool_calls") else (),
-        finish_reason=finish,
+        finish_reason=_word(finish),
         usage=_usage(usage),
-        model=model if isinstance(model, str) else "",
-        id=id if isinstance(id, str) else "",
+        model=_word(model),
+        id=_word(id),
     )
+
+
+def _word(value: Any) -> str:
+    return redact(value[:MAX_WORD]) if isinstance(value, str) else ""
 
 
 def _content(content: Any) -> str | None:
@@ -143,8 +151,8 @@ def _tool_calls(message: dict[str, Any]) -> tuple[ToolCall, ...]:
         function = call.get("function") if isinstance(call, dict) else None
         if not isinstance(function, dict) or not isinstance(function.get("name"), str):
             raise malformed("a tool call in it names no function")
-        if not isinstance(id, str) or not id or id in used:
-            id = _free_id(id if isinstance(id, str) and id else "call", index, taken)
+        if not isinstance(id, str) or not 0 < len(id) <= MAX_ID or id in used:
+            id = _free_id(id if isinstance(id, str) and 0 < len(id) <= MAX_ID else "call", index, taken)
         used.add(id)
         taken.add(id)
         arguments = function.get("arguments")

@@ -2,28 +2,39 @@
 learned from its refusals.
 
 After a refusal everybody waits until the hint is over (without a hint: exponential backoff with full jitter). Then
-requests leave one by one, at 90 % of the highest rate that the upstream was seen to accept lately; from there the pace
-grows by 5 % a second until the configured rate, or no limit, is reached again. An upstream that was not seen to accept
-anything is tried slowly, doubling each second until it refuses. One that goes on refusing is tried at half the pace
-each time, but doubles again up to nearly the rate it once accepted: a storm of refusals says little about that rate
-(slow start and congestion avoidance, after Jacobson, "Congestion Avoidance and Control", 1988).
+requests leave one by one, along one of three curves:
+
+- where nothing is known, the pace begins at `START` and doubles each second (slow start, after Jacobson, "Congestion
+  Avoidance and Control", 1988). An upstream that refuses all that comes is tried like this too, whatever is known; its
+  first answer brings the former pace back.
+- a limit that is lower than the pace is searched for: down to what came through of late, then up by a few percent a
+  request.
+- a pace that was refused after it had been accepted is the limit. The pace goes on a little below it, rises ever more
+  slowly up to it, rests, and then rises ever faster (after CUBIC, RFC 9438). So a limit that stays is touched about
+  once in `PROBE` requests, and a higher one is found all the same.
+
+At the configured rate, or a pace that is no limit any more, the learned pace is forgotten.
 """
 
 from __future__ import annotations
 
 import math
-from collections import deque
 from random import Random
 
 from siafu.pace.backoff import full_jitter
 from siafu.pace.bucket import EPSILON, Bucket
 
-START = 10.0  # requests a second after a refusal by an upstream that was not seen to accept anything
+START = 10.0  # requests a second where nothing is known
 FLOOR = 1 / 60
 CEILING = 1000.0  # a learned pace above it is no limit any more
 SPREAD = 0.2  # seconds; processes that share a key do not all wake at the same instant
-ENOUGH = 5  # successes within a second that tell what an upstream accepts
-MEMORY = 10  # seconds for which they do: in a pause nothing is accepted, which says nothing
+LONGEST = 4.0  # seconds; the longest pause without a hint, so that the end of an outage is seen soon
+BELOW = 0.95  # of the limit: where the pace goes on after it was touched
+REST = 10.0  # seconds from there to the limit, at least
+PROBE = 75.0  # requests from there to the limit, at least
+SEARCH = 0.2  # how much faster in a second while the limit is searched for, at most
+STEP = 0.02  # the same in one request
+ENOUGH = 5  # requests that pass before a refused one if the pace is about right
 
 Grant = tuple[tuple[float, float] | None, tuple[float, float] | None]
 
@@ -36,12 +47,16 @@ class Throttle:
         self.paused_until = -math.inf
         self._bucket = Bucket(rate, burst) if rate is not None else None
         self._pace: Bucket | None = None
-        self._learned = 0.0
-        self._knee = math.inf
+        self._learned = math.inf  # requests a second now
+        self._limit = math.inf  # where the curve rests; infinite = not known
+        self._touched = 0.0  # the pace of the last refusal while the limit is searched for
+        self._rest = REST
+        self._doubling, self._former = False, math.inf  # doubling each second, up to the former pace
+        self._curve_from = 0.0  # when the curve began
         self._grown_at = 0.0
         self._event_at = -math.inf
         self._streak = 0
-        self._accepted: deque[tuple[int, int]] = deque(maxlen=MEMORY)  # (second, successes in it)
+        self._sent, self._first = 0, list[float]()  # requests since the last refusal, and when the first of them left
 
     def ready(self, now: float) -> float:
         """Seconds until the next request may leave; 0.0 = now."""
@@ -56,6 +71,9 @@ class Throttle:
 
     def take(self, now: float) -> Grant:
         """Note that a request leaves at `now`. Returns what `undo` needs."""
+        self._sent += 1
+        if len(self._first) <= ENOUGH:
+            self._first.append(now)
         return (
             None if self._bucket is None else self._bucket.take(now),
             None if self._pace is None else self._pace.take(now),
@@ -67,13 +85,14 @@ class Throttle:
             if bucket is not None and taken is not None:
                 bucket.undo(taken)
 
-    def accepted(self, now: float) -> None:
-        """A request was answered."""
-        second, before = int(now), 0
-        if self._accepted and self._accepted[-1][0] == second:
-            before = self._accepted.pop()[1]
-        self._accepted.append((second, before + 1))
+    def accepted(self, sent_at: float, now: float) -> None:
+        """A request that left at `sent_at` was answered."""
+        if sent_at < self._event_at:
+            return
         self._streak = 0
+        if self._doubling and self._former < math.inf and now > self.paused_until:
+            self._learned, self._doubling = self._former, False
+            self._grown_at = self._curve_from = now
 
     def refused(self, sent_at: float, now: float, wait: float | None, rng: Random) -> None:
         """A request that left at `sent_at` was refused for now. `wait`: seconds the upstream asked for, None = it did
@@ -84,33 +103,66 @@ class Throttle:
             self._pause(now + wait + rng.uniform(0.0, SPREAD))
         if sent_at <= self._event_at:
             return
-        self._event_at = now
-        self._streak += 1
+        passed = max(0, sum(left <= sent_at for left in self._first) - 1)
+        through = (self._sent - 1) / max(now - self._event_at, EPSILON)
+        self._event_at, self._sent = now, 0
+        self._first.clear()
+        self._streak = 1 if passed else self._streak + 1
         if wait is None:
-            self._pause(now + full_jitter(self._streak, rng))
-        seen = max((count for second, count in self._accepted if now - second < MEMORY), default=0)
-        start = START
-        if seen >= ENOUGH:
-            self._knee = start = 0.9 * seen
-        elif self._pace is not None:
-            self._knee, start = 0.9 * self._knee, self._learned / 2
-        self._learned = max(FLOOR, min(start, self.rate or math.inf))
+            self._pause(now + full_jitter(self._streak, rng, cap=LONGEST))
+        self._slow_down(passed, through)
+
+    def _slow_down(self, passed: int, through: float) -> None:
+        """Begin a new curve after a refusal. `passed`: requests that left before the refused one and after the refusal
+        before, and were not refused, counted up to `ENOUGH`. `through`: requests a second in the same time.
+        """
+        if self._pace is None:
+            self._limit, self._doubling, self._former, self._learned = math.inf, True, math.inf, START
+        elif not passed:  # nothing is accepted at all, which tells nothing of the limit
+            if not self._doubling:
+                self._former, self._doubling = self._learned, True
+            self._learned = min(START, self._learned)
+        elif self._found(passed):
+            self._limit, self._rest, self._doubling = self._learned, max(REST, PROBE / self._learned), False
+            self._learned *= BELOW
+        else:
+            self._limit, self._doubling = math.inf, False
+            self._touched = self._learned if passed >= ENOUGH else 0.0
+            least = 0.85 if passed >= ENOUGH and through >= 0.3 * self._learned else 0.5
+            self._learned = max(least * self._learned, min(through, 0.85 * self._learned))
+        self._learned = max(FLOOR, min(self._learned, self.rate or math.inf))
         self._pace = Bucket(self._learned, start=self.paused_until)
-        self._grown_at = self.paused_until
+        self._grown_at = self._curve_from = self.paused_until
+
+    def _found(self, passed: int) -> bool:
+        """Whether the pace that was just refused is the limit: it was refused at about the same pace before.
+
+        Refusals now and then, whatever the pace, are not taken for it: a pace that rests after each of them would sink
+        to a standstill.
+        """
+        if math.isfinite(self._limit):
+            return self._learned >= 0.98 * self._limit
+        return passed >= ENOUGH and 0.9 <= self._learned / max(self._touched, FLOOR) <= 1.1
 
     def _pause(self, until: float) -> None:
-        self.paused_until = self._grown_at = max(self.paused_until, until)
+        if until > self.paused_until:
+            self.paused_until = self._grown_at = self._curve_from = until
 
     def _grow(self, now: float) -> None:
-        passed = min(now - self._grown_at, 60.0)
+        passed = now - self._grown_at
         if passed <= 0 or self._pace is None:
             return
         self._grown_at = now
-        if self._learned < self._knee:
-            self._learned = min(self._learned * 2**passed, self._knee)
+        if self._doubling:
+            self._learned = min(self._learned * 2 ** min(passed, 60.0), self._former)
+            self._doubling, self._curve_from = self._learned < self._former, now
+        elif math.isfinite(self._limit):
+            way = (now - self._curve_from) / self._rest - 1.0
+            self._learned = max(self._learned, self._limit * (1.0 + (1.0 - BELOW) * way**3))
         else:
-            self._learned *= 1.05**passed
+            growth = min(SEARCH, STEP * self._learned)
+            self._learned *= math.exp(growth * min(passed, 60.0))
         if self._learned >= min(self.rate or CEILING, CEILING):
-            self._pace, self._knee = None, math.inf
+            self._pace, self._limit = None, math.inf
         else:
             self._pace.interval = 1.0 / self._learned

@@ -50,7 +50,7 @@ def parse_arguments(text: str, *, tool: str = "") -> dict[str, Any]:
     if not text.strip():
         return {}
     try:
-        value = loads(text, max_bytes=MAX_ARGUMENT_BYTES, what="the arguments")
+        value = loads(text, max_bytes=MAX_ARGUMENT_BYTES, what="the text of the arguments")
     except BoundaryError as error:
         raise _refused(f"{error.message}; nothing was called. They began with: {_shown(text)}", tool) from None
     if isinstance(value, str):
