@@ -38,7 +38,7 @@ async def test_cancelled_after_any_number_of_steps(bench: Any, request_: ChatReq
             for _ in range(steps):
                 await asyncio.sleep(0)
             task.cancel()
-            (outcome,) = await asyncio.gather(task, return_exceptions=True)
+            outcome = (await asyncio.gather(task, return_exceptions=True))[0]
             ended["cancelled" if isinstance(outcome, asyncio.CancelledError) else "done"] += 1
             assert b.accounts.of("run").reserved == 0
             assert not b.ledger.lines, "a line that was opened is settled"
