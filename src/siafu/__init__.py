@@ -15,15 +15,26 @@ if TYPE_CHECKING:
     from siafu.agents.agent import Agent, AgentLimits
     from siafu.agents.steps import FinalStep, ModelStep, RepairStep, ToolStep
     from siafu.agents.task import TaskContext
-    from siafu.config.mapping import map
-    from siafu.errors import BudgetReached, ModelError, SiafuError, ToolFault
+    from siafu.config.mapping import MapKeywords, map
+    from siafu.errors import (
+        BudgetReached,
+        ConfigError,
+        InputError,
+        ModelError,
+        OutcomeUnknown,
+        SiafuError,
+        StoreError,
+        ToolFault,
+    )
     from siafu.gateway.chat import ChatAnswer, ChatRequest
     from siafu.gateway.scripted import Scripted
+    from siafu.swarm.options import MapOptions
     from siafu.swarm.results import MapResult, MapSummary
     from siafu.swarm.sync import run_sync
     from siafu.tools.functions import Functions
     from siafu.tools.mcp import McpTools
     from siafu.tools.servers import McpServer
+    from siafu.tools.toolset import ToolResult
 
 __version__ = "0.1.0"
 
@@ -33,19 +44,26 @@ _HOMES = {
     "BudgetReached": "siafu.errors",
     "ChatAnswer": "siafu.gateway.chat",
     "ChatRequest": "siafu.gateway.chat",
+    "ConfigError": "siafu.errors",
     "FinalStep": "siafu.agents.steps",
     "Functions": "siafu.tools.functions",
+    "InputError": "siafu.errors",
+    "MapKeywords": "siafu.config.mapping",
+    "MapOptions": "siafu.swarm.options",
     "MapResult": "siafu.swarm.results",
     "MapSummary": "siafu.swarm.results",
     "McpServer": "siafu.tools.servers",
     "McpTools": "siafu.tools.mcp",
     "ModelError": "siafu.errors",
     "ModelStep": "siafu.agents.steps",
+    "OutcomeUnknown": "siafu.errors",
     "RepairStep": "siafu.agents.steps",
     "Scripted": "siafu.gateway.scripted",
     "SiafuError": "siafu.errors",
+    "StoreError": "siafu.errors",
     "TaskContext": "siafu.agents.task",
     "ToolFault": "siafu.errors",
+    "ToolResult": "siafu.tools.toolset",
     "ToolStep": "siafu.agents.steps",
     "map": "siafu.config.mapping",
     "run_sync": "siafu.swarm.sync",
@@ -57,19 +75,26 @@ __all__ = [
     "BudgetReached",
     "ChatAnswer",
     "ChatRequest",
+    "ConfigError",
     "FinalStep",
     "Functions",
+    "InputError",
+    "MapKeywords",
+    "MapOptions",
     "MapResult",
     "MapSummary",
     "McpServer",
     "McpTools",
     "ModelError",
     "ModelStep",
+    "OutcomeUnknown",
     "RepairStep",
     "Scripted",
     "SiafuError",
+    "StoreError",
     "TaskContext",
     "ToolFault",
+    "ToolResult",
     "ToolStep",
     "__version__",
     "map",

@@ -47,7 +47,7 @@ async def test_an_endpoint_that_works() -> None:
     async with upstream([models("m", "n")]) as fake:
         rows = await endpoint_rows(settings(fake.base_url))
         assert [(row.check, row.state) for row in rows] == [("endpoint", "ok"), ("clock", "ok"), ("model m", "ok")]
-        assert "takes the key; it offers 2 models" in rows[0].found and ended_well(rows)
+        assert "it offers 2 models" in rows[0].found and ended_well(rows)
         (asked,) = fake.arrivals
         assert asked.line.startswith("GET /v1/models ") and asked.headers["authorization"] == f"Bearer {KEY}"
         assert await fake.all_closed()
@@ -64,7 +64,7 @@ async def test_models_are_wanted_but_not_named() -> None:
         unnamed = Settings.model_validate({"endpoint": {"base_url": fake.base_url}})
         rows = await endpoint_rows(unnamed)
         assert rows[-1].state == "fail" and "SIAFU_MODEL" in rows[-1].found and rows[-1].advice == "it offers a, b"
-        assert "wants no key" in rows[0].found
+        assert "without asking for a key" in rows[0].found
 
 
 async def test_a_clock_that_is_wrong() -> None:

@@ -272,6 +272,8 @@ def test_two_processes_with_homes_of_their_own_do_not_write_one_file_either(tmp_
         return "ok"
 
     async def first(request: ChatRequest, context: CallContext) -> str:
+        if request.messages[-1]["content"] != "a":  # one of the two is enough, and they would meet each other
+            return "ok"
         return await asyncio.to_thread(second, request, context)
 
     assert desk.run(Scripted(first)).finished == 2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -153,23 +153,12 @@ def status(
     json: bool = AsJson,
 ) -> None:
     """Say how far the run that writes OUT is, and what it has cost; also while it works."""
-    from siafu.apps import batch
-    from siafu.apps.filerun.status import status as look
-    from siafu.cli.filerun import costs, describe, encode
+    from siafu.apps.batch import BatchJob
+    from siafu.cli.filerun import show_status
     from siafu.config.settings import load
 
     where = _place(Path("-"), out, errors, load(config=config).home)
-    found = look(batch.BatchJob(where.run), where)
-    counts: dict[str, Any] = {
-        "finished": found.finished, "failed": found.failed, "bad_lines": found.bad, "left": found.left
-    }  # fmt: skip
-    if json:
-        typer.echo(encode({"run": where.run, **counts, **costs(found.spent)}))
-        return
-    for name, count in counts.items():
-        typer.echo(f"{name.replace('_', ' '):<10} {'?' if count is None else f'{count:,}'}")
-    if found.spent is not None:
-        typer.echo(f"{'spent':<10} {describe(found.spent)}")
+    show_status(BatchJob(where.run), where, as_json=json)
 
 
 def _place(source: Path, out: Path, errors: Path | None, home: Path) -> Place:

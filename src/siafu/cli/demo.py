@@ -20,13 +20,14 @@ _T = TypeVar("_T")
     epilog="""\b
 Examples:
   siafu demo                          100 requests, about a minute, no key
-  siafu demo --glue my_script.py      your own script instead of the usual glue
+  siafu demo --glue my_script.py      your own script instead of the glue
   siafu demo --json > demo.json       everything, for programs
   siafu demo --local --base-url http://127.0.0.1:11434/v1 --model NAME
-  siafu demo --local --model-path FILE.gguf      needs: pip install 'siafu[local]'
+  siafu demo --local --model-path FILE.gguf    (pip install 'siafu[local]')
   siafu demo --local --model-path qwen2.5-coder.gguf --chat-template fenced
 \b
-Exit code: 0 siafu lost nothing, did nothing twice and can explain every call; 1 not so; 2 wrong use; 130 interrupted.
+Exit code: 0 siafu lost nothing, finished nothing twice and can explain every
+call; 1 not so; 2 wrong use; 130 interrupted.
 """
 )
 def demo(

@@ -19,7 +19,7 @@ from siafu.apps.filerun.job import FileJob
 from siafu.apps.filerun.place import STDIN, Place
 from siafu.apps.filerun.prepare import FileOptions, Ready, ready
 from siafu.apps.filerun.run import Outcome, nothing_left, run
-from siafu.apps.filerun.status import spent
+from siafu.apps.filerun.status import spent, status
 from siafu.border.money import json_usd, show_usd
 from siafu.border.text import printable
 from siafu.cli.progress import Progress, span
@@ -79,7 +79,7 @@ async def _until_signal(work: Coroutine[Any, Any, Outcome], progress: Progress) 
             progress.restore()
             os._exit(Interrupted.exit_code)
         stopping = True
-        progress.note("stopping; waiting for what is in flight (once more to end at once)")
+        progress.note("stopping; calls in flight are given up, all else is kept (once more to end at once)")
         task.cancel()
 
     for number in SIGNALS:
@@ -121,6 +121,19 @@ def _text(where: Place, outcome: Outcome, cost: Tally | None) -> str:
     if cost is not None:
         lines.append(f"{describe(cost)}; {span(session.seconds)} this time")
     return "\n".join(lines)
+
+
+def show_status(job: FileJob, where: Place, *, as_json: bool) -> None:
+    """Print how far the run is that writes `where.out`, and what it has cost. Raises: InputError, StoreError."""
+    found = status(job, where)
+    counts = {"finished": found.finished, "failed": found.failed, "bad_lines": found.bad, "left": found.left}
+    if as_json:
+        typer.echo(encode({"run": where.run, **counts, **costs(found.spent)}))
+        return
+    for name, count in counts.items():
+        typer.echo(f"{name.replace('_', ' '):<10} {'?' if count is None else f'{count:,}'}")
+    if found.spent is not None:
+        typer.echo(f"{'spent':<10} {describe(found.spent)}")
 
 
 def describe(cost: Tally) -> str:

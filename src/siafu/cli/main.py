@@ -87,6 +87,8 @@ def main(argv: list[str] | None = None) -> None:
     """Entry point of the `siafu` script. Ends the process with the exit code of the command."""
     try:
         code = typer.main.get_command(app).main(argv, prog_name="siafu", standalone_mode=False)
+        if code == Interrupted.exit_code:  # typer caught the Ctrl-C, and says nothing
+            _say("interrupted")
         sys.stdout.flush()
     except typer.Exit as done:
         code = done.exit_code

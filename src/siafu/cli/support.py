@@ -124,6 +124,30 @@ def run(
 
 
 @app.command(
+    "status",
+    epilog="""\b
+Examples:
+  siafu support status results.jsonl
+  siafu support status results.jsonl --json
+""",
+)
+def status(
+    out: Path = typer.Argument(metavar="OUT", help="The results file of a run."),
+    config: Path | None = Config,
+    json: bool = AsJson,
+) -> None:
+    """Say how far the run that writes OUT is, and what it has cost; also while it works."""
+    from siafu.apps.filerun.place import place
+    from siafu.apps.support.job import SupportJob
+    from siafu.apps.support.swarm import Support
+    from siafu.cli.filerun import show_status
+    from siafu.config.settings import load
+
+    where = place(Path("-"), out, None, load(config=config).home)
+    show_status(SupportJob(Support(models={})), where, as_json=json)
+
+
+@app.command(
     "ask",
     epilog="""\b
 Examples:

@@ -122,9 +122,9 @@ async def endpoint_rows(settings: Settings, clock: Clock | None = None) -> list[
         return [Row(check=check, state="fail", found=f"{base_url}: {blocked or error.message}", advice=more)]
     finally:
         await transport.aclose()
-    found = f"{base_url} answers in {offer.seconds * 1000:,.0f} ms and takes the key"
+    found = f"{base_url} lists its models in {offer.seconds * 1000:,.0f} ms, perhaps without looking at the key"
     if upstream.key is None:
-        found = found.replace("takes the key", "wants no key")
+        found = found.replace("looking at the key", "asking for a key")
     return [
         Row(check=check, state="ok", found=f"{found}; it offers {len(offer.models):,} models"),
         clock_row(offer.ahead),

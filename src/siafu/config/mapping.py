@@ -1,4 +1,4 @@
-"""`siafu.map` and `siafu.run_sync`: the one primitive, with everything it needs built around it."""
+"""`siafu.map`: the one primitive, with everything it needs built around it."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from typing import Any, Literal, Self, TypedDict, Unpack
 import msgspec
 
 from siafu.agents.task import ModelOptions
-from siafu.border.money import parse_usd
+from siafu.border.money import parse_usd, show_usd
 from siafu.border.secrets import Secret
 from siafu.config.assembly import Plan, opened
 from siafu.config.settings import Settings, load, refers
 from siafu.errors import ConfigError
 from siafu.gateway.endpoint import Endpoint
-from siafu.observe.events import Observer, nobody
+from siafu.observe.events import Event, Observer, RunResumed, fan_out, nobody
 from siafu.swarm.map import MapRun, map_items
 from siafu.swarm.options import MapOptions
 from siafu.swarm.results import MapResult, MapSummary
@@ -93,6 +93,14 @@ def map(
     asynchronous or endless one. Results come as they finish. With `journal="run.db"` the same call after a crash
     repeats nothing that finished and pays for no answer twice.
 
+    The options are those of `siafu.MapKeywords` (see `help(siafu.MapKeywords)` and `help(siafu.MapOptions)`): among
+    them key, concurrency, budget, journal, priority, item_timeout, deadline, on_error, retry_failed, on_change,
+    ordered, model, system, max_tokens, tools, base_url, api_key.
+
+    When a budget, a quota or a deadline ends the map early, the iteration ends and `summary.stopped` says why (it is
+    logged too); items that are left run when the same map runs again. Under a budget a call that names no maximum of
+    output gets one of 4,096 tokens, since its cost would have no bound.
+
     Raises, when it is iterated: ConfigError, StoreError; errors of single items are results.
     """
     unknown = set(keywords) - MapKeywords.__annotations__.keys()
@@ -133,7 +141,9 @@ class Map:
             if self._run is None:
                 self._run = await self._opened()
             return await anext(self._run)
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, StopAsyncIteration) and self.summary.stopped:
+                _log.warning("%s; %d items are left", self.summary.stop_message, self.summary.left)
             await self.aclose()
             raise
 
@@ -234,6 +244,17 @@ def _plan(given: dict[str, Any], settings: Settings, run: str) -> Plan:
         tools=given.get("tools"),
         endpoint=given.get("endpoint"),
         defaults=defaults,
-        observer=given.get("observer", nobody),
+        observer=fan_out(_warn, given.get("observer", nobody)),
         notice=lambda text: _log.warning("%s", text),
     )
+
+
+def _warn(event: Event) -> None:
+    """Say what costs money that nobody may expect."""
+    if isinstance(event, RunResumed) and event.changed:
+        _log.warning(
+            "the work has changed: %d finished items run again (on_change), which cost %s the first time; calls that "
+            "are asked as before come from the journal",
+            event.changed,
+            show_usd(event.changed_usd_pico),
+        )

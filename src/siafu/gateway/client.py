@@ -8,6 +8,7 @@ from random import Random
 from siafu.gateway.accounts import Accounts
 from siafu.gateway.chat import ChatRequest
 from siafu.gateway.deadline import Deadlined
+from siafu.gateway.dialect import Spelled
 from siafu.gateway.endpoint import Endpoint, Reply
 from siafu.gateway.limits import Limited, Limits
 from siafu.gateway.meter import Books, Metered
@@ -57,6 +58,7 @@ def assemble(  # noqa: PLR0913 (the one place where everything meets)
         lambda inner: Retrying(inner, rules, clock=clock, rng=rng, upstream=name, observer=observer),
         lambda inner: Limited(inner, limits, clock=clock, rng=rng, upstream=name, observer=observer),
         lambda inner: Metered(inner, books, clock=clock, upstream=name, observer=observer),
+        Spelled,
     ]
     endpoint: Endpoint = transport
     for wrap in reversed(outermost_first):

@@ -16,7 +16,6 @@ class CallContext(msgspec.Struct, frozen=True, kw_only=True):
     since: when this call first asked for admission (monotonic seconds), so that one that was refused and asks again
     keeps its place; None = now. Only the gateway sets it.
     identity: a token that proves `user` to tools configured for it; never sent to models.
-    effect_key: the idempotency key of a tool call with side effects.
     """
 
     run: str = "run"
@@ -31,4 +30,3 @@ class CallContext(msgspec.Struct, frozen=True, kw_only=True):
     priority: int = 2
     since: float | None = None
     identity: str | None = None
-    effect_key: str | None = None

@@ -28,11 +28,15 @@ def run_sync(work: Any) -> Any:
     Raises: whatever the work raises; UsageError when `work` is none of these.
     """
     coroutine = _coroutine(work)
+    return _in_thread(coroutine) if _loop_runs_here() else asyncio.run(coroutine)
+
+
+def _loop_runs_here() -> bool:
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return asyncio.run(coroutine)
-    return _in_thread(coroutine)
+        return False
+    return True
 
 
 def _coroutine(work: Any) -> Coroutine[Any, Any, Any]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import msgspec
 
 from siafu.apps.filerun.index import opened_index
 from siafu.apps.filerun.job import FileJob
 from siafu.apps.filerun.place import Place
 from siafu.apps.filerun.prepare import records
+from siafu.border.jsonl import MAX_RECORD, raw_lines
 from siafu.errors import InputError
 from siafu.store.report import Report, Tally
 
@@ -28,6 +31,8 @@ def status(job: FileJob, where: Place) -> Status:
     """Raises: InputError when no run has written `where.out`; StoreError."""
     if not where.out.exists() and not where.journal.exists():
         raise InputError(f"no run has written {where.out} from here; its journal would be {where.journal}")
+    if _is_strange(job, where.out):
+        raise InputError(f"{where.out} was written by another command; ask that one for its status")
     counts = {"finished": 0, "failed": 0, "bad": 0}
     for path in where.outputs:
         for record in records(job, path):
@@ -37,6 +42,15 @@ def status(job: FileJob, where: Place) -> Status:
         with opened_index(where.index) as index:
             left = max(0, index.lines - counts["finished"] - counts["failed"])
     return Status(**counts, left=left, spent=spent(where))
+
+
+def _is_strange(job: FileJob, path: Path) -> bool:
+    """Whether the first line of a results file is whole and no record of this command."""
+    if not path.exists():
+        return False
+    with path.open("rb") as file:
+        first = next(raw_lines(file, max_line=MAX_RECORD), None)
+    return first is not None and first.ended and job.read_back(first.data or b"") is None
 
 
 def spent(where: Place) -> Tally | None:

@@ -27,7 +27,6 @@ from siafu.store.report import Report, Tally
 GLUE = Path(__file__).with_name("glue.py")
 STRONG, CHEAP = "kimi-k2.5", "deepseek-v3.2"
 CONCURRENCY = 50
-MOST_REQUESTS = 200  # as many different ones the example shop is good for
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):

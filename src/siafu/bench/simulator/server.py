@@ -62,6 +62,10 @@ class Endpoint:
         self.faults = Faults(self.options.rates, self.options.rules)
 
     async def models(self, request: web.Request) -> web.StreamResponse:
+        try:
+            self._check_key(request)
+        except Refused as no:
+            return await send(request, refuse(no.status, no.message, code=no.code), MARK)
         known = self.options.world.models or DEFAULT_MODELS
         data = [{"id": name, "object": "model", "created": 1_700_000_000, "owned_by": "siafu-sim"} for name in known]
         return await send(request, Canned(200, msgspec.json.encode({"object": "list", "data": data})), MARK)
