@@ -32,7 +32,7 @@ demo-local: $(VENV)/.runtime  ## the support swarm on a real local model: make d
 test: $(VENV)/.dev  ## the whole test suite
 	@$(BIN)/python -m pytest -q -n 2 $(ARGS)
 
-check: $(VENV)/.dev  ## lint, types, layering, sizes
+check: $(VENV)/.dev  ## lint, types, layering (sizes and doors are tests)
 	@$(BIN)/ruff check src tests
 	@$(BIN)/ruff format --check src tests
 	@$(BIN)/mypy

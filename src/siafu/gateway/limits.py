@@ -96,7 +96,11 @@ class Limited:
     async def _wait(self, context: CallContext, now: float) -> float:
         """Queue for a permit; returns when it was given."""
         self._refuse_hopeless(context, now)
-        paused = self._throttle.paused_until > now
+        pause = self._throttle.paused_until - now
+        if pause > 0:
+            self._observer(
+                Waited(run=context.run, task=context.task, upstream=self._upstream, reason=self._reason, seconds=pause)
+            )
         waiter = _Waiter(context)
         priority = context.priority
         fresh = context.since is None
@@ -119,17 +123,7 @@ class Limited:
             if self._driver is not None and not any(self._waiting.values()):
                 self._driver.cancel()  # nobody is left to admit
                 self._driver = None
-        admitted = self._clock.now()
-        if paused:
-            waited = Waited(
-                run=context.run,
-                task=context.task,
-                upstream=self._upstream,
-                reason=self._reason,
-                seconds=admitted - now,
-            )
-            self._observer(waited)
-        return admitted
+        return self._clock.now()
 
     def _refuse_hopeless(self, context: CallContext, now: float) -> None:
         """Raise at once for a call that could not be admitted in time."""
