@@ -6,6 +6,7 @@ import ipaddress
 from urllib.parse import urlsplit
 
 from siafu.border.secrets import redact
+from siafu.border.text import preview
 from siafu.errors import ConfigError
 
 
@@ -30,24 +31,34 @@ def checked_base_url(url: str, where: str) -> str:
     text = url.strip().rstrip("/")
     if not text.isprintable() or " " in text or "\\" in text:
         raise ConfigError(f"{where} holds spaces, line breaks or backslashes; it must look like https://host/v1")
+    check_web_url(text, where, like="https://host/v1", instead="set the key apart from it")
+    if "?" in text or "#" in text:  # also an empty one, which would swallow the path
+        raise ConfigError(f"{where} must not have a query or fragment")
+    if text.endswith("/chat/completions"):
+        raise ConfigError(f"{where} is the base of the API; leave away /chat/completions")
+    return text
+
+
+def check_web_url(url: str, where: str, *, like: str, instead: str) -> None:
+    """Refuse what is no http(s) URL, holds a user name or password, or is http:// to another machine.
+
+    `where`, `like` and `instead` (of a password in it) go into the messages.
+
+    Raises: ConfigError.
+    """
     try:
-        parts = urlsplit(text)
+        parts = urlsplit(url)
         host, _ = parts.hostname, parts.port
     except ValueError as error:
         raise ConfigError(f"{where} is no URL: {error}") from None
     if parts.scheme not in ("http", "https") or not host:
-        raise ConfigError(f"{where} must look like https://host/v1, not {redact(text)[:80]!r}")
+        raise ConfigError(f"{where} must look like {like}, not {preview(redact(url), 80)!r}")
     if parts.username or parts.password:
-        raise ConfigError(f"{where} must not hold a user name or password; set the key apart from it")
-    if "?" in text or "#" in text:  # also an empty one, which would swallow the path
-        raise ConfigError(f"{where} must not have a query or fragment")
+        raise ConfigError(f"{where} must not hold a user name or password; {instead}")
     if parts.scheme == "http" and not is_loopback(host):
         raise ConfigError(
             f"{where} uses http:// to another machine, so the key would travel in clear text; use https://"
         )
-    if text.endswith("/chat/completions"):
-        raise ConfigError(f"{where} is the base of the API; leave away /chat/completions")
-    return text
 
 
 def origin(url: str) -> str:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping
 from typing import Any, Literal
-from urllib.parse import urlsplit
 
 import msgspec
 
 from siafu.border.canonical import loads
 from siafu.border.secrets import MASK, Secret
 from siafu.border.text import preview
-from siafu.border.urls import is_loopback
+from siafu.border.urls import check_web_url
 from siafu.errors import BoundaryError, ConfigError
 
 MAX_CONFIG_BYTES = 1024 * 1024
@@ -53,7 +52,7 @@ class McpServer(msgspec.Struct, frozen=True, kw_only=True):
         if self.url:
             if self.args or self.env or self.cwd:
                 raise ConfigError(f"{where} has a url, so args, env and cwd have no meaning")
-            _check_url(self.url, where)
+            check_web_url(self.url, f"{where}: url", like="https://host/mcp", instead="use headers")
         elif self.headers or self.sse:
             raise ConfigError(f"{where} has a command, so headers and type sse have no meaning")
 
@@ -136,17 +135,3 @@ def _check_keys(given: Any, known: tuple[str, ...], where: str) -> None:
             near = difflib.get_close_matches(key, known, n=1)
             hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}"
             raise ConfigError(f"{where} has the unknown key {preview(key, 60)!r}; {hint}")
-
-
-def _check_url(url: str, where: str) -> None:
-    try:
-        parts = urlsplit(url)
-        host, _ = parts.hostname, parts.port
-    except ValueError as error:
-        raise ConfigError(f"{where}: url is no URL: {error}") from None
-    if parts.scheme not in ("http", "https") or not host:
-        raise ConfigError(f"{where}: url must look like https://host/mcp, not {preview(url, 80)!r}")
-    if parts.username or parts.password:
-        raise ConfigError(f"{where}: url must not hold a user name or password; use headers")
-    if parts.scheme == "http" and not is_loopback(host):
-        raise ConfigError(f"{where}: url uses http:// to another machine, so all of it would be readable; use https://")
