@@ -77,7 +77,8 @@ class Bank:
             key, body = read_key(http.headers.get("Idempotency-Key")), read_body(await http.read())
         except (Unusable, web.HTTPRequestEntityTooLarge) as error:
             request, _ = self._arrived("refund", spared=True)
-            return await self._reply(http, request, None, refused(400, "invalid_request", str(error)))
+            message = error.text or "" if isinstance(error, web.HTTPException) else str(error)
+            return await self._reply(http, request, None, refused(400, "invalid_request", message))
         honoured = key if self.options.mode.honours_keys else None
         refusal = self._contradiction(honoured, body) if honoured else None
         request, rule = self._arrived("refund", body.reference, key=key, body=body, spared=refusal is not None)
@@ -128,6 +129,7 @@ class Bank:
 
     async def _again(self, settled: Settled, rule: Rule | None) -> Answer:
         await asyncio.sleep(_wait(rule))
+        await self.ledger.settle()
         return msgspec.structs.replace(_told(settled, rule), replayed=True)
 
     async def _settle(self, request: Request, body: Body, rule: Rule | None) -> Settled | None:
