@@ -137,6 +137,17 @@ async def test_what_a_fault_does(tmp_path: Path, kind: str) -> None:
         assert payments.stats()["effects"] == (0 if kind == "decline" else 1)
 
 
+@pytest.mark.parametrize("kind", FAULTS)
+async def test_a_fault_of_a_repetition_changes_the_answer_and_no_money(tmp_path: Path, kind: str) -> None:
+    sees = 200 if kind == "decline" else FAULTS[kind][0]  # what was paid is not declined afterwards
+    with running_payments(tmp_path / "l") as payments:
+        paid = (await refund(payments, key="k-1"))[1]
+        payments.set_faults({"kind": kind, "wait": 0.3})
+        status, _, headers = await refund(payments, key="k-1", seconds=1.0 if sees is SILENCE else 10.0)
+        assert status == sees and ("Idempotent-Replayed" in headers) == (sees == 200)
+        assert (await refund(payments, key="k-1"))[1] == paid and payments.stats()["effects"] == 1
+
+
 @pytest.mark.parametrize(
     ("kind", "sees"),
     [

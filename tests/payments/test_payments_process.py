@@ -156,7 +156,10 @@ def test_ready_file_plain_line_and_what_is_shown(tmp_path: Path) -> None:
                 assert asyncio.run(refund(payments, body("환불-1\x1b[2J")))[0] == 200
             done = siafu("payments", "show", str(ledger))  # while it is being served
             assert done.returncode == 0 and "환불-1" in done.stdout and "\x1b" not in done.stdout
-            assert done.stdout.splitlines()[-1] == "2 refunds paid, 1 of them more than once; paid back: 1400 KRW"
+            assert (
+                done.stdout.splitlines()[-1]
+                == "2 refunds paid, 1 of them under a reference paid before; paid back: 1400 KRW"
+            )
             busy = siafu("payments", "serve", "--ledger", str(ledger))
             assert busy.returncode == 2 and "another process serves the ledger" in busy.stderr
         finally:
