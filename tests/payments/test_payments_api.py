@@ -120,32 +120,41 @@ FAULTS: dict[str, tuple[int | str, int]] = {
 }
 
 
-@pytest.mark.parametrize("kind", FAULTS)
-async def test_what_a_fault_does(tmp_path: Path, kind: str) -> None:
-    sees, paid = FAULTS[kind]
-    with running_payments(tmp_path / "l") as payments:
-        payments.set_faults({"kind": kind, "wait": 0.3})
-        status, answer, _ = await refund(payments, key="k-1", seconds=1.0 if sees is SILENCE else 10.0)
-        assert (status, payments.stats()["effects"]) == (sees, paid)
-        assert isinstance(answer, bytes) == (kind == "unparsable")
-        (request,) = payments.requests()
-        assert request["fault"] == kind and request["status"] == (sees if isinstance(sees, int) else 0)
-        # The fault is over. The same key now tells what became of the money, or begins anew.
-        again, answer, headers = await refund(payments, key="k-1")
-        kept = bool(paid) or kind == "decline"
-        assert again == (402 if kind == "decline" else 200) and ("Idempotent-Replayed" in headers) == kept
-        assert payments.stats()["effects"] == (0 if kind == "decline" else 1)
+def patience(sees: int | str) -> float:
+    """Seconds to wait for an answer of which it is known what it should be."""
+    return 1.0 if sees is SILENCE else 10.0
+
+
+def effects_of(payments: Payments, reference: str) -> int:
+    return sum(effect["reference"] == reference for effect in payments.effects())
 
 
 @pytest.mark.parametrize("kind", FAULTS)
-async def test_a_fault_of_a_repetition_changes_the_answer_and_no_money(tmp_path: Path, kind: str) -> None:
-    sees = 200 if kind == "decline" else FAULTS[kind][0]  # what was paid is not declined afterwards
-    with running_payments(tmp_path / "l") as payments:
-        paid = (await refund(payments, key="k-1"))[1]
-        payments.set_faults({"kind": kind, "wait": 0.3})
-        status, _, headers = await refund(payments, key="k-1", seconds=1.0 if sees is SILENCE else 10.0)
-        assert status == sees and ("Idempotent-Replayed" in headers) == (sees == 200)
-        assert (await refund(payments, key="k-1"))[1] == paid and payments.stats()["effects"] == 1
+async def test_what_a_fault_does(shared: Payments, kind: str) -> None:
+    (sees, paid), key = FAULTS[kind], f"first-{kind}"
+    shared.set_faults({"kind": kind, "wait": 0.3})
+    status, answer, _ = await refund(shared, body(key), key=key, seconds=patience(sees))
+    assert (status, effects_of(shared, key)) == (sees, paid)
+    assert isinstance(answer, bytes) == (kind == "unparsable")
+    request = shared.requests()[-1]
+    assert request["fault"] == kind and request["status"] == (sees if isinstance(sees, int) else 0)
+    # The fault is over. The same key now tells what became of the money, or begins anew.
+    again, answer, headers = await refund(shared, body(key), key=key)
+    kept = bool(paid) or kind == "decline"
+    assert again == (402 if kind == "decline" else 200) and ("Idempotent-Replayed" in headers) == kept
+    assert effects_of(shared, key) == (0 if kind == "decline" else 1)
+
+
+@pytest.mark.parametrize("kind", FAULTS)
+async def test_a_fault_of_a_repetition_changes_the_answer_and_no_money(shared: Payments, kind: str) -> None:
+    sees, key = FAULTS[kind][0], f"again-{kind}"
+    if kind == "decline":
+        sees = 200  # what was paid is not declined afterwards
+    paid = (await refund(shared, body(key), key=key))[1]
+    shared.set_faults({"kind": kind, "wait": 0.3})
+    status, _, headers = await refund(shared, body(key), key=key, seconds=patience(sees))
+    assert status == sees and ("Idempotent-Replayed" in headers) == (sees == 200)
+    assert (await refund(shared, body(key), key=key))[1] == paid and effects_of(shared, key) == 1
 
 
 @pytest.mark.parametrize(
@@ -158,14 +167,13 @@ async def test_a_fault_of_a_repetition_changes_the_answer_and_no_money(tmp_path:
         ("lookup_unparsable", 200),
     ],
 )
-async def test_what_a_fault_does_to_a_lookup(tmp_path: Path, kind: str, sees: int | str) -> None:
-    with running_payments(tmp_path / "l", mode="lookup") as payments:
-        times = 2 if kind == "lookup_lost" else 1  # aiohttp repeats a GET that was reset, once
-        payments.set_faults({"kind": kind, "wait": 0.2, "times": times})
-        paid = (await refund(payments))[1]  # a fault of lookups leaves refunds alone
-        status, answer = await lookup(payments, body()["reference"], seconds=1.0 if sees is SILENCE else 10.0)
-        assert status == sees and isinstance(answer, bytes) == (kind == "lookup_unparsable")
-        assert await lookup(payments, body()["reference"]) == (200, {"data": [paid]})
+async def test_what_a_fault_does_to_a_lookup(shared: Payments, kind: str, sees: int | str) -> None:
+    times = 2 if kind == "lookup_lost" else 1  # aiohttp repeats a GET that was reset, once
+    shared.set_faults({"kind": kind, "wait": 0.2, "times": times})
+    paid = (await refund(shared, body(kind)))[1]  # a fault of lookups leaves refunds alone
+    status, answer = await lookup(shared, kind, seconds=patience(sees))
+    assert status == sees and isinstance(answer, bytes) == (kind == "lookup_unparsable")
+    assert await lookup(shared, kind) == (200, {"data": [paid]})
 
 
 async def test_a_refund_that_was_begun_is_finished_after_its_caller_left(tmp_path: Path) -> None:
