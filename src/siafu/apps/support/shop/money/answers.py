@@ -40,10 +40,11 @@ def declined(why: str) -> Refusal:
     return Refusal(code="declined", message=message, details={"reason": why})
 
 
-def answer(intent: Intent) -> RefundOutcome:
-    """What an intent says to a call that does not carry it out: its end, or what it waits for."""
+def answer(intent: Intent, *, replayed: bool = True) -> RefundOutcome:
+    """What an intent says to a call: its end, or what it waits for. replayed: the call did not carry it out."""
     if intent.response is not None and intent.state == "succeeded":
-        return msgspec.structs.replace(msgspec.json.decode(intent.response, type=RefundDone), replayed=True)
+        made = msgspec.json.decode(intent.response, type=RefundDone)
+        return msgspec.structs.replace(made, replayed=replayed)
     if intent.response is not None:
         return msgspec.json.decode(intent.response, type=Refusal)
     amount = money_text(intent.amount_minor, intent.currency)
@@ -74,6 +75,15 @@ def answer(intent: Intent) -> RefundOutcome:
         retryable=True,
         retry_after_ms=max(intent.busy_ms, 100),
         details=about,
+    )
+
+
+def lost(intent: Intent) -> Refusal:
+    """The call was made, and its end could not be written down."""
+    return Refusal(
+        code="unknown_outcome",
+        message=f"The refund was sent, and it is not known yet whether it was made. {_ASK_NO_MORE}",
+        details={"refund_id": intent.refund_id, "amount_minor": intent.amount_minor},
     )
 
 

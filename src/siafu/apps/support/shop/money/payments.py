@@ -90,8 +90,8 @@ class Payments(Protocol):
         """Make one call, once, within `seconds`. Raises nothing: every failure is an outcome."""
         ...
 
-    async def find(self, call: Call, seconds: float) -> Paid | Unclear | None:
-        """The refund made for this call, None when there is none so far; Unclear when that cannot be told."""
+    async def find(self, call: Call, seconds: float) -> Paid | Unclear | NotSent | None:
+        """The refund made for this call, None when there is none so far. Unclear, NotSent: that cannot be told."""
         ...
 
 
@@ -118,7 +118,7 @@ class HttpPayments:
     async def capabilities(self) -> Capabilities:
         if self._given is None:
             answer = await self._ask("/v1/capabilities", {}, Capabilities, ASKING_SECONDS)
-            if isinstance(answer, Unclear):
+            if not isinstance(answer, Capabilities):
                 raise ToolUnavailable(f"the payment provider cannot be asked what it can do: {answer.why}")
             self._given = answer
         return self._given
@@ -147,17 +147,19 @@ class HttpPayments:
                 return Declined(preview(refusal.error.code, 60))
         return Unclear(f"HTTP {status}")
 
-    async def find(self, call: Call, seconds: float) -> Paid | Unclear | None:
+    async def find(self, call: Call, seconds: float) -> Paid | Unclear | NotSent | None:
         found = await self._ask("/v1/refunds", {"reference": call.key}, _Listing, seconds)
-        if isinstance(found, Unclear):
+        if not isinstance(found, _Listing):
             return found
         # With more than one, the first stands for the intent; the reconciliation report names the others.
         return next((paid for paid in found.data if _is_for(paid, call)), None)
 
-    async def _ask(self, path: str, params: Mapping[str, str], kind: type[T], seconds: float) -> T | Unclear:
+    async def _ask(self, path: str, params: Mapping[str, str], kind: type[T], seconds: float) -> T | Unclear | NotSent:
         try:
             async with asyncio.timeout(seconds):
                 status, raw = await self._exchange("GET", path, params=dict(params))
+        except _NEVER_LEFT as error:
+            return NotSent(_named(error))
         except (httpx2.HTTPError, TimeoutError) as error:
             return Unclear(_named(error))
         return _read(raw, kind) if status == 200 else Unclear(f"HTTP {status}")

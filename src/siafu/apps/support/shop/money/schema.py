@@ -18,13 +18,13 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             CONSTRAINT never_more_than_was_paid CHECK (refunded_minor + reserved_minor <= captured_minor),
             PRIMARY KEY (tenant_id, payment_id), UNIQUE (tenant_id, order_id)
         ) {strict}""",
-        # asked: what a bare client asks for, '' with a key of its own. An amount that is in flight, approved or paid
-        # is never changed, so `bound` is what a person approved.
+        # asked: what a bare client asks for, '' with a key of its own.
         """CREATE TABLE refund_intent (
             refund_id TEXT PRIMARY KEY, tenant_id TEXT NOT NULL,
             idem_key TEXT NOT NULL CHECK (length(idem_key) BETWEEN 20 AND 255), asked TEXT NOT NULL,
             fingerprint TEXT NOT NULL CHECK (length(fingerprint) = 64),
-            payment_id TEXT NOT NULL, amount_minor {integer} NOT NULL CHECK (amount_minor > 0), currency TEXT NOT NULL,
+            payment_id TEXT NOT NULL, order_id TEXT NOT NULL, psp_payment_ref TEXT NOT NULL,
+            amount_minor {integer} NOT NULL CHECK (amount_minor > 0), currency TEXT NOT NULL,
             customer TEXT NOT NULL, actor TEXT NOT NULL, run TEXT NOT NULL, task TEXT NOT NULL, reason TEXT NOT NULL,
             approval_id TEXT,
             state TEXT NOT NULL CHECK (state IN ('pending_approval', 'reserved', 'dispatching', 'unknown',
