@@ -80,5 +80,7 @@ async def reconcile(db: Database, psp: str, statement: Iterable[Paid]) -> list[D
 
 def _books(tx: Transaction, psp: str) -> tuple[dict[str, int], list[Booked]]:
     totals = tx.rows("SELECT psp_payment_ref, refunded_minor FROM payment")
-    intents = tx.rows("SELECT psp_key, psp_payment_ref, amount_minor, state FROM refund_intent WHERE psp = :psp", psp=psp)
+    intents = tx.rows(
+        "SELECT psp_key, psp_payment_ref, amount_minor, state FROM refund_intent WHERE psp = :psp", psp=psp
+    )
     return {row["psp_payment_ref"]: row["refunded_minor"] for row in totals}, [Booked(**row) for row in intents]
