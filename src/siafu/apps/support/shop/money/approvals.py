@@ -108,7 +108,7 @@ class ShopApprovals:
         if not who or who.lower().startswith(AGENT):
             raise InputError("an approval is decided by a person: give that person's name")
         await self._db.run(expire)
-        return await self._db.run(lambda tx: _decide(tx, approval_id, approve=approve, by=who, note=clean(note)))
+        return await self._db.run(lambda tx: decide_now(tx, approval_id, approve=approve, by=who, note=clean(note)))
 
 
 def _approval(tx: Transaction, approval_id: str) -> Approval | None:
@@ -116,7 +116,8 @@ def _approval(tx: Transaction, approval_id: str) -> Approval | None:
     return Approval(**row) if row else None
 
 
-def _decide(tx: Transaction, approval_id: str, *, approve: bool, by: str, note: str) -> Approval:
+def decide_now(tx: Transaction, approval_id: str, *, approve: bool, by: str, note: str) -> Approval:
+    """`ShopApprovals.decide` in a transaction. Raises: InputError."""
     row = tx.row("SELECT refund_id, requester, actor FROM approval WHERE id = :id {for_update}", id=approval_id)
     if row is None:
         raise InputError(f"there is no approval {preview(approval_id, 40)!r}; see: siafu approvals list")
