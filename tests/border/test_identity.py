@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from siafu.border.identity import Identity, checked_identity_key, mint, verify
+from siafu.border.identity import Grants, Identity, checked_identity_key, mint, verify
 from siafu.border.secrets import Secret
 from siafu.errors import ConfigError, IdentityInvalid
 
@@ -49,6 +49,28 @@ def test_what_is_minted_is_read_back() -> None:
         expires=int(NOW) + 900,
     )
     assert verify(signed(), KEY, "siafu-shop", NOW).subject == "kim"  # the positive control of the tables below
+
+
+@pytest.mark.parametrize("grants", [None, Grants(), Grants(("1001", "주문-2"), (1, 50_000))])
+def test_grants_are_read_back(grants: Grants | None) -> None:
+    token = mint(KEY, subject="kim", audience="shop", scopes=["a"], grants=grants, now=NOW)
+    assert verify(token, KEY, "shop", NOW).grants == grants
+
+
+@pytest.mark.parametrize(
+    "grants",
+    [Grants(("",)), Grants(("x" * 201,)), Grants((), (0,)), Grants((), (10**12 + 1,)), Grants(("1" * 50,) * 99)],
+)
+def test_grants_that_cannot_be_are_not_minted(grants: Grants) -> None:
+    with pytest.raises(ConfigError):
+        mint(KEY, subject="kim", audience="shop", scopes=["a"], grants=grants, now=NOW)
+
+
+@pytest.mark.parametrize(
+    "grants", [[], {"orders": "1001"}, {"amounts": [1.5]}, {"amounts": [True]}, {"orders": [1001]}]
+)
+def test_malformed_grants_do_not_pass_for_no_limit(grants: Any) -> None:
+    assert reason(signed(grants=grants)) == "malformed"
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ and never shown to a model.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Annotated
+from typing import Annotated, Any
 
 import jwt
 import msgspec
@@ -25,12 +25,23 @@ CLOCK_SKEW = 30  # seconds another machine's clock may be ahead of ours
 
 _Word = Annotated[str, msgspec.Meta(max_length=200)]
 _Name = Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
+_Amount = Annotated[int, msgspec.Meta(ge=1, le=10**12)]
+
+
+class Grants(msgspec.Struct, frozen=True):
+    """What the customer's own words name, and so may be asked for: order ids, and amounts in minor units. Empty = none
+    was named.
+    """
+
+    orders: tuple[_Name, ...] = ()
+    amounts: tuple[_Amount, ...] = ()
 
 
 class Identity(msgspec.Struct, frozen=True, kw_only=True):
     """What a checked token says. `subject`: the customer. `scopes`: tool names. `expires`: seconds since 1970.
 
-    tenant, run, request: where the call belongs; empty when the token does not say.
+    tenant, run, request: where the call belongs; empty when the token does not say. grants: the call may only act on
+    these; None = not limited so, as with a person's own client.
     """
 
     subject: str
@@ -39,6 +50,7 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
     tenant: str = ""
     run: str = ""
     request: str = ""
+    grants: Grants | None = None
     expires: int
 
 
@@ -51,6 +63,7 @@ class _Claims(msgspec.Struct, kw_only=True):
     tenant: _Word = ""
     run: _Word = ""
     request: _Word = ""
+    grants: Grants | None = None
 
 
 def checked_identity_key(value: str, where: str) -> Secret:
@@ -77,15 +90,17 @@ def mint(  # noqa: PLR0913 - each is one claim of the token
     tenant: str = "",
     run: str = "",
     request: str = "",
+    grants: Grants | None = None,
     minutes: float = 15,
 ) -> str:
-    """A token for `subject` to use at `audience` for the tools in `scopes`. `now`: seconds since 1970.
+    """A token for `subject` to use at `audience` for the tools in `scopes`. `now`: seconds since 1970. `grants`: as in
+    `Identity`.
 
     Raises: ConfigError when a value is empty or too long, or `minutes` is outside 0 to 60.
     """
     if not 0 < minutes <= MAX_MINUTES:
         raise ConfigError(f"an identity lives for more than 0 and at most {MAX_MINUTES} minutes, not {minutes}")
-    claims = {
+    claims: dict[str, Any] = {
         "sub": subject,
         "aud": audience,
         "scope": " ".join(sorted(scopes)),
@@ -95,6 +110,8 @@ def mint(  # noqa: PLR0913 - each is one claim of the token
         "run": run,
         "request": request,
     }
+    if grants is not None:
+        claims["grants"] = msgspec.to_builtins(grants)
     try:
         msgspec.convert(claims, _Claims)
     except msgspec.ValidationError as error:
@@ -133,6 +150,7 @@ def verify(token: str, key: Secret, audience: str, now: float) -> Identity:
         tenant=claims.tenant,
         run=claims.run,
         request=claims.request,
+        grants=claims.grants,
         expires=claims.exp,
     )
 
