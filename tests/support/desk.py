@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from agents.agent_fakes import FakeTools
+from agents.agent_fakes import FakeTools, tool
 from siafu.agents.task import Surroundings
 from siafu.apps.support.requests import Answer, CustomerRequest
 from siafu.apps.support.shop.tools import TOOLS, schema
@@ -22,8 +22,13 @@ from siafu.swarm.options import MapOptions
 from siafu.swarm.results import MapResult
 from siafu.tools.toolset import Tool, ToolResult, ToolSet
 
+REFUND_TOOL = tool(
+    "process_refund", "order_id", read_only=False, amount={"type": "integer", "minimum": 1}, reason={"type": "string"}
+)
+TICKET_TOOL = tool("open_ticket", "subject", "summary", read_only=False)
 SUPPORT = Support(models={"strong": "big", "cheap": "small"})
 ORDER = ToolResult(text="1001: shipped", structured={"order_id": "1001", "status": "shipped"})
+TICKET = ToolResult(text="{}", structured={"ticket_id": "tkt-7", "state": "open", "subject": "complaint"})
 GONE = ToolResult(text="no such order", is_error=True, code="order_not_found")
 EMPTY = ToolResult(text='{"products": []}', structured={"products": []})
 
@@ -34,7 +39,9 @@ def shop(**bodies: Any) -> FakeTools:
         Tool(name=spec.name, description=spec.description, input_schema=schema(spec.takes), read_only=True)
         for spec in TOOLS.values()
     ]
-    return FakeTools(tools, **{tool.name: ORDER for tool in tools} | bodies)
+    missing = [REFUND_TOOL, TICKET_TOOL]
+    tools += [tool for tool in missing if tool.name not in TOOLS]
+    return FakeTools(tools, **{tool.name: ORDER for tool in tools} | {"open_ticket": TICKET} | bodies)
 
 
 def request(text: str = "주문 1001 어디쯤 왔나요?", *, id: str = "r1", customer: str = "kim") -> CustomerRequest:

@@ -26,7 +26,7 @@ from siafu.tools.toolset import ToolSet
 
 LIMITS = AgentLimits(steps=6, tool_calls=8, tokens=60_000, result_chars=6_000)
 MAX_TOKENS = 1_000
-MAX_SUMMARY = 1_000  # characters of a request that is handed over
+MAX_SUMMARY = 4_000  # characters of a request that is handed over
 
 StepListener = Callable[[str, Step | classify.Ticket], None]
 
@@ -94,7 +94,7 @@ class Support(msgspec.Struct, frozen=True, kw_only=True):
                 tools, self.identity_key, ctx.clock, customer=item.customer, scopes=route.scopes, grants=grants
             )
         bound = Bound(tools, grants)
-        handed = await hand_over(ctx, bound, ticket.category, item.text) if route.hands_over else None
+        handed = await hand_over(ctx, bound, ticket.category, item.matter) if route.hands_over else None
         desk = ctx.child("desk", role=route.role, tools=Filtered(bound, route.tools))
         steps: list[Step] = []
         async for step in self.agent(ticket.category, chosen).run(desk, item.messages):
@@ -123,7 +123,7 @@ async def hand_over(ctx: TaskContext, tools: ToolSet, subject: str, text: str) -
     """Give a request to a person, and return the number of its ticket; None when that cannot be said to have worked."""
     outer = ctx.child("hand_over", role="hand_over", tools=Filtered(tools, (HAND_OVER,)))
     try:
-        result = await outer.tool(HAND_OVER, {"subject": subject, "summary": preview(text, MAX_SUMMARY)})
+        result = await outer.tool(HAND_OVER, {"subject": subject, "summary": text[:MAX_SUMMARY]})
     except ToolFault:
         return None
     opened = result.structured if isinstance(result.structured, Mapping) and not result.is_error else {}
