@@ -7,6 +7,8 @@ import json
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import msgspec
+
 from agents.agent_fakes import FakeTools, tool
 from siafu.agents.task import Surroundings
 from siafu.apps.support.requests import Answer, CustomerRequest
@@ -22,10 +24,14 @@ from siafu.swarm.options import MapOptions
 from siafu.swarm.results import MapResult
 from siafu.tools.toolset import Tool, ToolResult, ToolSet
 
-REFUND_TOOL = tool(
-    "process_refund", "order_id", read_only=False, amount={"type": "integer", "minimum": 1}, reason={"type": "string"}
-)
-TICKET_TOOL = tool("open_ticket", "subject", "summary", read_only=False)
+_MONEY = {"amount": {"type": "integer", "minimum": 1}, "reason": {"type": "string"}}
+WRITING = [
+    msgspec.structs.replace(made, idempotent=True)
+    for made in (
+        tool("process_refund", "order_id", read_only=False, **_MONEY),
+        tool("open_ticket", "subject", "summary", read_only=False),
+    )
+]
 SUPPORT = Support(models={"strong": "big", "cheap": "small"})
 ORDER = ToolResult(text="1001: shipped", structured={"order_id": "1001", "status": "shipped"})
 TICKET = ToolResult(text="{}", structured={"ticket_id": "tkt-7", "state": "open", "subject": "complaint"})
@@ -39,8 +45,7 @@ def shop(**bodies: Any) -> FakeTools:
         Tool(name=spec.name, description=spec.description, input_schema=schema(spec.takes), read_only=True)
         for spec in TOOLS.values()
     ]
-    missing = [REFUND_TOOL, TICKET_TOOL]
-    tools += [tool for tool in missing if tool.name not in TOOLS]
+    tools += [made for made in WRITING if made.name not in TOOLS]
     return FakeTools(tools, **{tool.name: ORDER for tool in tools} | {"open_ticket": TICKET} | bodies)
 
 
