@@ -28,7 +28,7 @@ from support.desk import SUPPORT, answer, model, request, shop, ticket
 LOOK = ("c1", "get_order_status", '{"order_id": "1001"}')
 PAY = ("c2", "process_refund", '{"order_id": "1001"}')
 LIE = "30,000원을 환불해 드렸습니다."
-MONEY = {"order_id": "1001", "total_minor": 50_000, "refunded_minor": 5_000, "refundable_minor": 40_000}
+MONEY = {"order_id": "1001", "total_minor": 50_000, "refunded_minor": 10_000, "refundable_minor": 40_000}
 READ = ToolResult(text="1001", structured=MONEY)
 DONE = ToolResult(
     text="done",

@@ -39,8 +39,8 @@ class Bound:
     def saw(self, result: ToolResult) -> None:
         """Learn from a tool's result, also from one that came from the journal."""
         data = result.structured
-        if not result.is_error and isinstance(data, Mapping) and (total := _spoken_for(data)) is not None:
-            self._totals[str(data.get("order_id"))] = total
+        if not result.is_error and isinstance(data, Mapping) and isinstance(data.get("refunded_minor"), int):
+            self._totals[str(data.get("order_id"))] = data["refunded_minor"]
 
     async def list(self) -> Sequence[Tool]:
         return await self._inner.list()
@@ -59,10 +59,3 @@ class Bound:
             context = msgspec.structs.replace(context, effect_key=str(key))
         return await self._inner.call(name, arguments, context)
 
-
-def _spoken_for(order: Mapping[str, Any]) -> int | None:
-    """Minor units of an order that are paid back or on their way; None when the result does not say."""
-    total, left, refunded = (order.get(name) for name in ("total_minor", "refundable_minor", "refunded_minor"))
-    if isinstance(total, int) and isinstance(left, int):
-        return total - left
-    return refunded if isinstance(refunded, int) else None
