@@ -7,6 +7,8 @@ from collections.abc import Generator
 
 import pytest
 
+pytest_plugins = ["services"]
+
 # test id prefix -> why it may be skipped in CI. Everything else that skips there is a failure.
 ALLOWED_SKIPS: dict[str, str] = {}
 

@@ -35,7 +35,8 @@
     │   └── ReplyTruncated           the model's last message was cut and could not be repaired
     ├── OutputInvalid                the answer does not fit the declared schema
     ├── StoreError                   the store cannot be opened or written
-    │   └── StoreBusy                another process holds this journal
+    │   ├── StoreBusy                another process holds this journal
+    │   └── Conflict                 a constraint of the database forbids the change
     ├── MeasurementInvalid           a measurement failed its own checks; its figures are not shown
     └── Interrupted                  stopped from outside; state is kept; exit 130
 
@@ -243,6 +244,16 @@ class StoreError(SiafuError):
 class StoreBusy(StoreError):
     code = "store_busy"
     exit_code = 2
+
+
+class Conflict(StoreError):
+    """`constraint`: what forbids it, as the database names it: a constraint's name or its columns, else its words."""
+
+    code = "conflict"
+
+    def __init__(self, message: str, *, constraint: str) -> None:
+        super().__init__(message)
+        self.constraint = constraint
 
 
 class MeasurementInvalid(SiafuError):
