@@ -76,8 +76,9 @@ async def step(
     calls, and the steps in the same order. `tools`: those of `ctx.tools` that may be called, by name. `allowed`: how
     many calls may run. `result_chars`: what is longer is cut, with a note. `barred`: see `check`.
 
-    A ToolFault is told to the model. A call of a tool that is not among them is recorded (`ctx.denied`). Anything else that goes wrong in one call (a full disk, a tool set that breaks
-    its contract) is raised when the other calls have ended. Cancelling cancels all calls and waits for them.
+    A ToolFault is told to the model. A call of a tool that is not among them is recorded (`ctx.denied`). Anything else
+    that goes wrong in one call (a full disk, a tool set that breaks its contract) is raised when the other calls have
+    ended. Cancelling cancels all calls and waits for them.
     """
     checked = check(answer, tools, allowed=allowed, barred=barred)
     for refused in checked:

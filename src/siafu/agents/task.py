@@ -27,8 +27,7 @@ from siafu.tools.toolset import Tool, ToolResult, ToolSet
 
 _chance = SystemRandom()
 _TOOL = ("tool", "fault", *EFFECTS)
-# Codes of results that say: it is not decided yet what becomes of the effect.
-_UNDECIDED = frozenset({"pending_approval", "in_progress", "unknown_outcome"})
+_PENDING = "pending_approval"  # the code of a result that says: a person has to decide before the effect
 
 
 class ModelOptions(TypedDict, total=False):
@@ -321,4 +320,4 @@ def _undecided(entry: JournalEntry) -> str:
     if entry.kind not in EFFECTS or entry.outcome == b"null":
         return ""
     mark = msgspec.json.decode(entry.outcome, type=_Mark)
-    return mark.effect_key if entry.kind != "effect" or mark.code in _UNDECIDED else ""
+    return mark.effect_key if entry.kind != "effect" or mark.code == _PENDING else ""

@@ -111,13 +111,14 @@ class EffectAsk(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Dispatch(msgspec.Struct, frozen=True):
-    """Call the tool with exactly `arguments` (JSON), then `finish` under `epoch`. look: first see whether it has
-    happened. repeats: it may be called also when that cannot be seen.
+    """Call the tool with exactly `arguments` (JSON), then `finish` under `epoch`. fresh: no call that may have acted
+    was made before. look: first see whether it has happened. repeats: it may be called when it has not.
     """
 
     effect: str
     epoch: int
     arguments: str
+    fresh: bool
     look: bool
     repeats: bool
 
@@ -147,7 +148,7 @@ Verdict = Dispatch | Kept | Busy | Stopped
 Decision = Literal["send", "look", "ask", "keep", "busy", "pending", "denied", "review", "give_up", "reused"]
 
 
-def decide(effect: Effect, approval: Approval | None, ask: EffectAsk, now: float) -> Decision:  # noqa: PLR0911
+def decide(effect: Effect, approval: Approval | None, ask: EffectAsk, now: float) -> Decision:
     """What to do when `effect` is asked for at `now`. `approval`: its latest one.
 
     review: a person has to look, and is waited for. give_up: from now on. Switches, caps and changed definitions are
@@ -176,8 +177,9 @@ def decide(effect: Effect, approval: Approval | None, ask: EffectAsk, now: float
 
 def repeatable(effect: Effect, ask: EffectAsk, now: float) -> bool:
     """Whether a call that may have had its effect may be made again: only under a key that the target still knows."""
-    young = effect.first_sent_at is None or now - effect.first_sent_at < KEY_SECONDS
-    return ask.repeats and young and effect.attempts < MAX_ATTEMPTS
+    if effect.first_sent_at is None or effect.state == "waiting":  # the target has said that it has not acted
+        return ask.repeats
+    return ask.repeats and now - effect.first_sent_at < KEY_SECONDS and effect.attempts < MAX_ATTEMPTS
 
 
 def _approved(effect: Effect, approval: Approval | None) -> Decision:

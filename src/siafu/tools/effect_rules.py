@@ -81,6 +81,7 @@ class EffectRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     key: "step" (each step of the journal is one effect), "request" (one effect a customer request), or a list of one
     of them and names of arguments. ignore: arguments in which two calls of one effect may differ, such as free text.
     honours_key: the tool does an effect once a key, which it gets in `_meta` as `siafu/effect-key`.
+    unclear: codes of the tool's errors, beside the usual ones, that leave open whether it has acted.
     unknown: after an unclear outcome "repeat" under the same key (only when it is honoured, at most for 23 hours), or
     "review": leave it to a person. None = repeat when the key is honoured. `lookup` is asked first.
     approval: whether a person decides first. daily_calls, daily_total: a day's most, for one tenant; None = no cap.
@@ -91,6 +92,7 @@ class EffectRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     key: str | tuple[str, ...] = STEP
     ignore: tuple[str, ...] = ()
+    unclear: tuple[str, ...] = ()
     honours_key: bool = False
     lookup: Lookup | None = None
     unknown: Literal["review", "repeat"] | None = None
@@ -162,19 +164,22 @@ def amount(arguments: Mapping[str, Any], name: str) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_AMOUNT else None
 
 
-def judged(result: ToolResult) -> Judgement:
-    """What a tool's answer says about its effect. An error without a machine code says nothing: it may have happened
-    before the error.
+def judged(rule: EffectRule, result: ToolResult) -> Judgement:
+    """What a tool's answer says about its effect. Only an error with a code in its data is a refusal; any other, such
+    as an exception, may have come after the effect.
     """
     if not result.is_error:
         return "succeeded"
-    if result.code == "pending_approval":
+    code = result.code if result.structured is not None else ""
+    if code == "pending_approval":
         return "waiting"
-    return "unknown" if result.code in _UNSURE else "refused"
+    if code.lstrip("-").isdecimal():
+        return "refused" if code in _PROTOCOL_REFUSALS else "unknown"
+    return "unknown" if code in _UNCLEAR or code in rule.unclear else "refused"
 
 
-# -32603: JSON-RPC's internal error
-_UNSURE = frozenset({"", "unknown_outcome", "outcome_unknown", "in_progress", "-32603"})
+_UNCLEAR = frozenset({"", "unknown_outcome", "outcome_unknown", "in_progress", "unknown", "timeout", "internal_error"})
+_PROTOCOL_REFUSALS = frozenset({"-32700", "-32600", "-32601", "-32602"})  # JSON-RPC 2.0: the request itself is wrong
 
 
 def definition(tool: Tool) -> dict[str, Any]:
