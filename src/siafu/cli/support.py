@@ -106,6 +106,7 @@ def run(
                 budget_pico=budget_pico,
                 allow_unpriced=allow_unpriced,
                 tools=desk.tools,
+                denied=desk.denied,
                 observer=progress,
                 notice=progress.note,
             )
@@ -224,7 +225,8 @@ async def _answer_alone(
 
     async with support_desk(settings, database=database) as desk:
         await job.ready(desk.tools, desk.identity_key)
-        plan = Plan(run="ask", tools=desk.tools, notice=lambda text: typer.echo(f"siafu: {text}", err=True))
+        told = lambda text: typer.echo(f"siafu: {text}", err=True)  # noqa: E731
+        plan = Plan(run="ask", tools=desk.tools, denied=desk.denied, notice=told)
         async with opened(settings, plan) as house:
             options = MapOptions(run="ask", concurrency=1, key=lambda task: task.key)
             item = Task(request.id, request)
