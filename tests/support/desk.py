@@ -12,7 +12,8 @@ import msgspec
 from agents.agent_fakes import FakeTools, tool
 from siafu.agents.task import Surroundings
 from siafu.apps.support.requests import Answer, CustomerRequest
-from siafu.apps.support.shop.tools import TOOLS, schema
+from siafu.apps.support.shop.calling import schema
+from siafu.apps.support.shop.tools import TOOLS
 from siafu.apps.support.swarm import Support
 from siafu.gateway.chat import ChatAnswer, ChatRequest
 from siafu.gateway.endpoint import Endpoint
