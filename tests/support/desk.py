@@ -7,9 +7,7 @@ import json
 from collections.abc import Callable, Iterable
 from typing import Any
 
-import msgspec
-
-from agents.agent_fakes import FakeTools, tool
+from agents.agent_fakes import FakeTools
 from siafu.agents.task import Surroundings
 from siafu.apps.support.requests import Answer, CustomerRequest
 from siafu.apps.support.shop.calling import schema
@@ -25,14 +23,6 @@ from siafu.swarm.options import MapOptions
 from siafu.swarm.results import MapResult
 from siafu.tools.toolset import Tool, ToolResult, ToolSet
 
-_MONEY = {"amount": {"type": "integer", "minimum": 1}, "reason": {"type": "string"}}
-WRITING = [
-    msgspec.structs.replace(made, idempotent=True)
-    for made in (
-        tool("process_refund", "order_id", read_only=False, **_MONEY),
-        tool("open_ticket", "subject", "summary", read_only=False),
-    )
-]
 SUPPORT = Support(models={"strong": "big", "cheap": "small"})
 ORDER = ToolResult(text="1001: shipped", structured={"order_id": "1001", "status": "shipped"})
 TICKET = ToolResult(text="{}", structured={"ticket_id": "tkt-7", "state": "open", "subject": "complaint"})
@@ -43,10 +33,15 @@ EMPTY = ToolResult(text='{"products": []}', structured={"products": []})
 def shop(**bodies: Any) -> FakeTools:
     """The shop's tools, which answer with an order unless told otherwise."""
     tools = [
-        Tool(name=spec.name, description=spec.description, input_schema=schema(spec.takes), read_only=True)
+        Tool(
+            name=spec.name,
+            description=spec.description,
+            input_schema=schema(spec.takes),
+            read_only=spec.effect is None,
+            idempotent=True,
+        )
         for spec in TOOLS.values()
     ]
-    tools += [made for made in WRITING if made.name not in TOOLS]
     return FakeTools(tools, **{tool.name: ORDER for tool in tools} | {"open_ticket": TICKET} | bodies)
 
 
