@@ -11,7 +11,7 @@ _NAMESPACE = UUID("5f0c2a0e-98f4-4c5c-8f5e-6a3f0a2d7c11")
 
 def request_key(run: str, request: str, order_id: str) -> str:
     """The key of the one refund that a customer's request may bring on an order. A resumed run gives the same."""
-    return f"rr:{uuid5(uuid5(_NAMESPACE, f'{run}\0{request}'), order_id)}"
+    return f"rr:{uuid5(uuid5(_NAMESPACE, run + chr(0) + request), order_id)}"
 
 
 def asked_print(customer: str, order_id: str, amount_minor: int | None) -> str:

@@ -34,7 +34,7 @@ class RefundPolicy(msgspec.Struct, frozen=True, kw_only=True):
     change_of_mind_days: int = CHANGE_OF_MIND_DAYS
     faulty_days: int = FAULTY_DAYS
     final_sale: frozenset[str] = frozenset(product.sku for product in products() if product.category == "food")
-    approval_above: Mapping[Currency, int] = CHECKED_ABOVE
+    approval_above: Mapping[Currency, int] = msgspec.field(default_factory=lambda: CHECKED_ABOVE)
     second_refund: bool = True
     equal_amount_hours: float | None = 24.0
     daily_refunds: int | None = 3
