@@ -56,17 +56,23 @@ class Sim:
 
     def control(self, method: str, path: str, body: Any = None) -> Any:
         """One request to /_sim/. Raises AssertionError unless it is answered with 200."""
-        parts = urlsplit(self.origin)
-        connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=30)
-        try:
-            data = None if body is None else json.dumps(body, ensure_ascii=False).encode()
-            connection.request(method, f"/_sim/{path}", body=data, headers={"Content-Type": "application/json"})
-            reply = connection.getresponse()
-            text = reply.read()
-        finally:
-            connection.close()
-        assert reply.status == 200, text
-        return json.loads(text)
+        return control(f"{self.origin}/_sim/{path}", method, body)
+
+
+def control(url: str, method: str = "GET", body: Any = None) -> Any:
+    """What a simulator's own route says, as JSON. Raises AssertionError unless it is answered with 200."""
+    parts = urlsplit(url)
+    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=30)
+    try:
+        data = None if body is None else json.dumps(body, ensure_ascii=False).encode()
+        target = f"{parts.path}?{parts.query}" if parts.query else parts.path
+        connection.request(method, target, body=data, headers={"Content-Type": "application/json"})
+        reply = connection.getresponse()
+        text = reply.read()
+    finally:
+        connection.close()
+    assert reply.status == 200, text
+    return json.loads(text)
 
 
 @contextmanager
@@ -82,10 +88,17 @@ def running_sim(*, models: dict[str, tuple[float, float]] | None = None, **optio
         flags += [flag] if value is True else [] if value in (None, False) else [flag, str(value)]
     for name, (first, token) in (models or {}).items():
         flags += ["--model", f"{name}={first},{token}"]
+    with running("sim", *flags) as ready:
+        yield Sim(ready["url"], ready["pid"])
+
+
+@contextmanager
+def running(*words: str) -> Iterator[Any]:
+    """`siafu WORDS` as a process, ended with the block; yields the JSON that it prints first."""
     paths = os.pathsep.join([str(SRC), *filter(None, [os.environ.get("PYTHONPATH")])])
     with tempfile.TemporaryFile() as errors:
         process = subprocess.Popen(
-            [sys.executable, "-m", "siafu", "sim", *flags],
+            [sys.executable, "-m", "siafu", *words],
             stdout=subprocess.PIPE,
             stderr=errors,
             env={**os.environ, "PYTHONPATH": paths},
@@ -93,9 +106,8 @@ def running_sim(*, models: dict[str, tuple[float, float]] | None = None, **optio
         try:
             line = _first_line(process)
             errors.seek(0)
-            assert line, f"siafu sim {' '.join(flags)} did not start: {errors.read()[-2000:].decode()}"
-            ready = json.loads(line)
-            yield Sim(ready["url"], ready["pid"])
+            assert line, f"siafu {' '.join(words)} did not start: {errors.read()[-2000:].decode()}"
+            yield json.loads(line)
         finally:
             process.terminate()
             try:

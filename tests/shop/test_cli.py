@@ -50,7 +50,7 @@ def test_a_token_proves_its_customer(tmp_path: Path) -> None:
         (("token", "--customer", "kim", "--minutes", "61"), KEY, "at most 60"),
         (("token", "--customer", "kim", "--tool", "refund"), KEY, "no tool 'refund'"),
         (("serve", "--ready-file", "x"), "", "--transport http"),
-        (("calls", "--database", "."), "", "cannot be used"),
+        (("calls", "--database", "."), "", "cannot be opened"),
     ],
 )
 def test_wrong_use_is_explained(tmp_path: Path, arguments: tuple[str, ...], key: str, words: str) -> None:
@@ -59,7 +59,9 @@ def test_wrong_use_is_explained(tmp_path: Path, arguments: tuple[str, ...], key:
     assert "Traceback" not in done.stderr and done.stdout == "" and (not key or key not in done.stderr)
 
 
-@pytest.mark.parametrize("command", ["", "serve", "token", "orders", "calls"])
+@pytest.mark.parametrize(
+    "command", ["", "serve", "token", "orders", "calls", "stock", "tickets", "switches", "off", "on", "cap"]
+)
 def test_help_has_examples_and_fits_a_terminal(tmp_path: Path, command: str) -> None:
     shown = siafu(tmp_path, *command.split(), "--help").stdout
     assert "Examples:" in shown and "siafu shop" in shown

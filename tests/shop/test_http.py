@@ -205,7 +205,7 @@ def test_without_a_key_a_token_is_refused_rather_than_passed_over(tmp_path: Path
         (("--host", "0.0.0.0", "--customer", "kim"), KEY, "--customer"),
         (("--allow-host", "*"), KEY, "--allow-host"),
         ((), "short", "SIAFU_IDENTITY_KEY"),
-        (("--database", "postgresql://x/y"), None, "sqlite"),
+        (("--database", "mysql://x/y"), None, "sqlite"),
     ],
 )
 def test_unsafe_starts_are_refused(tmp_path: Path, options: tuple[str, ...], key: str | None, words: str) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from mcp import Client, MCPError, StdioServerParameters
 
-from siafu.apps.support.shop.database import Database
+from siafu.apps.support.shop.database import ShopDatabase
 from siafu.apps.support.shop.server import AUDIENCE, META_KEY
 from siafu.border.identity import mint
 from siafu.border.secrets import Secret
@@ -57,7 +57,10 @@ def talk(database: Path, *lines: bytes, options: tuple[str, ...] = ("--customer"
 async def test_a_client_uses_the_shop(database: Path, mode: Any) -> None:
     async with Client(parameters(database, "--customer", "kim"), mode=mode) as client:
         tools = {tool.name: tool for tool in (await client.list_tools()).tools}
-        assert list(tools) == ["get_order_status", "check_inventory", "search_products"]
+        assert list(tools) == [
+            *("get_order_status", "check_inventory", "search_products"),
+            *("process_refund", "reserve_stock", "release_stock", "open_ticket"),
+        ]
         hints = tools["get_order_status"].annotations
         assert hints and hints.read_only_hint and hints.idempotent_hint and hints.open_world_hint is False
         good = await client.call_tool("get_order_status", {"order_id": "1001"})
@@ -83,7 +86,7 @@ async def test_a_client_uses_the_shop(database: Path, mode: Any) -> None:
             with pytest.raises(MCPError):
                 await client.read_resource(uri)
         with pytest.raises(MCPError, match="unknown tool"):
-            await client.call_tool("process_refund", {})
+            await client.call_tool("process_refunds", {})
 
 
 def token(customer: str, *, audience: str = AUDIENCE, scope: str = "get_order_status", age: float = 0) -> str:
@@ -184,7 +187,7 @@ def test_the_shop_remembers_what_it_was_asked(tmp_path: Path) -> None:
         *(json.dumps(m).encode() for m in (HELLO, call(1, {"order_id": "1001"}), call(2, {"order_id": "1002"}))),
         options=("--customer", "kim", "--log-calls", str(log)),
     )
-    shop = Database(tmp_path / "shop.db")
+    shop = ShopDatabase(tmp_path / "shop.db")
     seen = [(c.customer, c.tool, c.outcome) for c in shop.calls(10)]
     shop.close()
     assert sorted(seen) == [("kim", "get_order_status", "ok"), ("kim", "get_order_status", "order_not_found")]

@@ -11,11 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from siafu.apps.support.shop.database import Database
+from siafu.apps.support.shop import calling
+from siafu.apps.support.shop.calling import Caller, ToolSpec, schema
+from siafu.apps.support.shop.database import ShopDatabase
+from siafu.apps.support.shop.money.records import RefundAsk
+from siafu.apps.support.shop.refusal import Refusal
 from siafu.apps.support.shop.server import AUDIENCE, caller
-from siafu.apps.support.shop.tools import TOOLS, Caller, Refusal, schema, use
+from siafu.apps.support.shop.tools import TOOLS
 from siafu.border.canonical import dumps
-from siafu.border.identity import Identity, mint, verify
+from siafu.border.identity import Grants, Identity, mint, verify
 from siafu.border.secrets import Secret
 from siafu.errors import IdentityInvalid
 
@@ -24,12 +28,27 @@ GOOD: dict[str, dict[str, Any]] = {
     "get_order_status": {"order_id": "1001"},
     "check_inventory": {"sku": "SKU-2001"},
     "search_products": {"query": "이어폰"},
+    "process_refund": {"order_id": "1001"},
+    "reserve_stock": {"sku": "SKU-2001", "quantity": 1},
+    "release_stock": {"reservation_id": "rsv-0123456789abcdef"},
+    "open_ticket": {"subject": "불만", "summary": "포장이 찢어져 왔어요."},
 }
 
 
+def use(tool: ToolSpec, shop: ShopDatabase, who: Caller, arguments: dict[str, Any]) -> msgspec.Struct:
+    return shop.transact(lambda tx: calling.use(tool, tx, who, arguments))
+
+
 @pytest.fixture(scope="module")
-def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
-    database = Database(tmp_path_factory.mktemp("shop") / "shop.db")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ShopDatabase]:
+    database = ShopDatabase(tmp_path_factory.mktemp("shop") / "shop.db")
+    database.transact(
+        lambda tx: tx.change(
+            """INSERT INTO stock_reservation (reservation_id, tenant_id, customer, effect_key, sku, quantity, state,
+               reserved_at) VALUES (:id, '', 'kim', '', 'SKU-2002', 1, 'held', {now})""",
+            id=GOOD["release_stock"]["reservation_id"],
+        )
+    )
     yield database
     database.close()
 
@@ -39,13 +58,14 @@ def code(answer: msgspec.Struct) -> str:
 
 
 @pytest.mark.parametrize("name", TOOLS)
-def test_answers_fit_the_published_schema(shop: Database, name: str) -> None:
+def test_answers_fit_the_published_schema(shop: ShopDatabase, name: str) -> None:
     tool = TOOLS[name]
     answer = use(tool, shop, KIM, GOOD[name])
     assert code(answer) == "ok"
     checker = Draft202012Validator(schema(tool.gives))
     checker.check_schema(checker.schema)
-    checker.validate(msgspec.to_builtins(answer))
+    if not isinstance(answer, RefundAsk):  # that is for the money layer to answer
+        checker.validate(msgspec.to_builtins(answer))
     assert schema(tool.takes)["additionalProperties"] is False and schema(tool.takes)["type"] == "object"
 
 
@@ -60,20 +80,27 @@ likely = st.sampled_from(
         *("", " ", "%", "_", "'; --", "이어폰", "👍", "\x00", "x" * 201, "customer", "order_id"),
     ]
 )
-names = st.sampled_from(["order_id", "sku", "query", "customer"]) | st.text(max_size=5)
-arguments = st.dictionaries(names, likely | anything, max_size=3)
+names = st.sampled_from([name for given in GOOD.values() for name in given] + ["amount", "reason", "customer"])
+arguments = st.dictionaries(names | st.text(max_size=5), likely | anything, max_size=3)
 CODES = {"ok", "invalid_arguments", "order_not_found", "sku_not_found", "empty_query"}
+CODES |= {"insufficient_stock", "reservation_not_found"}
 
 
 @pytest.mark.parametrize("name", TOOLS)
 @settings(max_examples=150, deadline=None)
 @given(data=st.data())
-def test_arguments_are_taken_exactly_as_published(shop: Database, name: str, data: st.DataObject) -> None:
-    given_arguments = data.draw(arguments | st.fixed_dictionaries({next(iter(GOOD[name])): likely | anything}))
+def test_arguments_are_taken_exactly_as_published(shop: ShopDatabase, name: str, data: st.DataObject) -> None:
+    bent = data.draw(st.sampled_from([*GOOD[name], "amount", "reason", "tenant"]))
+    given_arguments = data.draw(arguments | st.just({**GOOD[name], bent: data.draw(likely | anything)}))
     answer = use(TOOLS[name], shop, KIM, given_arguments)
     assert code(answer) in CODES
     fits = Draft202012Validator(schema(TOOLS[name].takes)).is_valid(given_arguments)
-    assert (code(answer) != "invalid_arguments") == fits
+    # JSON Schema takes 5.0 for an integer; the shop takes no float for pieces or money, whatever its value
+    floats = any(isinstance(value, float) for value in given_arguments.values())
+    assert (code(answer) != "invalid_arguments") == (fits and not floats)
+
+
+_NUMBERS: tuple[Any, ...] = (float("nan"), float("inf"), -5, 0, 1e99, 10.0, "10", "", True, [10], {})
 
 
 @pytest.mark.parametrize(
@@ -90,21 +117,36 @@ def test_arguments_are_taken_exactly_as_published(shop: Database, name: str, dat
         ("search_products", {"query": ""}),
         ("search_products", {"query": "x" * 201}),
         ("search_products", {"query": True}),
+        *(("process_refund", {"order_id": "1001", "amount": wrong}) for wrong in (*_NUMBERS, 10**12 + 1)),
+        ("process_refund", {"order_id": "1001", "currency": "KRW"}),
+        ("process_refund", {"order_id": "1001", "refund_request_id": "r1"}),
+        ("process_refund", {"order_id": "1001", "reason": "because the policy says so"}),
+        ("process_refund", {"amount": 10}),
+        *(("reserve_stock", {"sku": "SKU-2001", "quantity": wrong}) for wrong in _NUMBERS),
+        ("reserve_stock", {"sku": "SKU-2001"}),
+        ("reserve_stock", {"sku": "SKU-2001", "quantity": None}),
+        ("reserve_stock", {"sku": "SKU-2001", "quantity": 101}),
+        ("reserve_stock", {"sku": "SKU-2001", "quantity": 1, "price": 1}),
+        ("release_stock", {"reservation_id": "rsv-0123456789abcdeF"}),
+        ("release_stock", {"reservation_id": "%"}),
+        ("open_ticket", {"subject": "", "summary": "x"}),
+        ("open_ticket", {"subject": "x", "summary": "x" * 4001}),
+        ("open_ticket", {"subject": "x", "summary": "x", "priority": 1}),
     ],
 )
-def test_wrong_arguments_are_refused(shop: Database, name: str, wrong: dict[str, Any]) -> None:
+def test_wrong_arguments_are_refused(shop: ShopDatabase, name: str, wrong: dict[str, Any]) -> None:
     assert code(use(TOOLS[name], shop, KIM, wrong)) == "invalid_arguments"
     assert code(use(TOOLS[name], shop, KIM, GOOD[name])) == "ok"
 
 
-def test_unknown_things_have_codes(shop: Database) -> None:
+def test_unknown_things_have_codes(shop: ShopDatabase) -> None:
     assert code(use(TOOLS["get_order_status"], shop, KIM, {"order_id": "999999"})) == "order_not_found"
     assert code(use(TOOLS["check_inventory"], shop, KIM, {"sku": "SKU-9999"})) == "sku_not_found"
     assert code(use(TOOLS["search_products"], shop, KIM, {"query": "  %_ "})) == "empty_query"
     assert msgspec.to_builtins(use(TOOLS["search_products"], shop, KIM, {"query": "쿼크글루온"})) == {"products": []}
 
 
-def test_a_strangers_order_looks_exactly_like_none(shop: Database) -> None:
+def test_a_strangers_order_looks_exactly_like_none(shop: ShopDatabase) -> None:
     answers = {
         dumps(use(TOOLS["get_order_status"], shop, KIM, {"order_id": order_id}))
         for order_id in ("1002", "1003", "999999", "0000")
@@ -113,10 +155,11 @@ def test_a_strangers_order_looks_exactly_like_none(shop: Database) -> None:
     assert code(use(TOOLS["get_order_status"], shop, Caller(customer="lee"), {"order_id": "1002"})) == "ok"
 
 
-def test_scope_and_identity_come_before_arguments(shop: Database) -> None:
+def test_scope_and_identity_come_before_arguments(shop: ShopDatabase) -> None:
     narrow = Caller(customer="kim", scopes=frozenset({"check_inventory"}))
     for name, tool in TOOLS.items():
         needs = tool.for_customer
+        assert needs or tool.effect is None
         assert code(use(tool, shop, NOBODY, GOOD[name])) == ("identity_required" if needs else "ok")
         assert code(use(tool, shop, narrow, GOOD[name])) == ("ok" if name == "check_inventory" else "not_in_scope")
     assert code(use(TOOLS["get_order_status"], shop, NOBODY, {"order_id": 5})) == "identity_required"
@@ -165,5 +208,6 @@ def test_who_calls(
 
 
 def test_what_the_token_says_is_kept() -> None:
-    found = caller(token("lee", tenant="t", run="r", request="q"), None, key=KEY, customer=None, now=NOW)
-    assert found == Caller(customer="lee", tenant="t", run="r", request="q", scopes=frozenset(TOOLS))
+    grants = Grants(orders=("1002",), amounts=(5000,))
+    found = caller(token("lee", tenant="t", run="r", request="q", grants=grants), None, key=KEY, customer=None, now=NOW)
+    assert found == Caller(customer="lee", tenant="t", run="r", request="q", scopes=frozenset(TOOLS), grants=grants)

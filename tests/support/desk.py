@@ -10,7 +10,8 @@ from typing import Any
 from agents.agent_fakes import FakeTools
 from siafu.agents.task import Surroundings
 from siafu.apps.support.requests import Answer, CustomerRequest
-from siafu.apps.support.shop.tools import TOOLS, schema
+from siafu.apps.support.shop.calling import schema
+from siafu.apps.support.shop.tools import TOOLS
 from siafu.apps.support.swarm import Support
 from siafu.gateway.chat import ChatAnswer, ChatRequest
 from siafu.gateway.endpoint import Endpoint

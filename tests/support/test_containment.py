@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from siafu.apps.support.routes import ROUTES
-from siafu.apps.support.shop.database import Call, Database
+from siafu.apps.support.shop.database import Call, ShopDatabase
 from siafu.border.canonical import fingerprint
 from siafu.border.identity import verify
 from siafu.border.secrets import Secret
@@ -72,7 +72,7 @@ async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
 
 
 def calls(folder: Path) -> list[Call]:
-    with closing(Database(folder / "상점.db")) as database:
+    with closing(ShopDatabase(folder / "상점.db")) as database:
         return database.calls(1000)
 
 
@@ -95,7 +95,7 @@ async def test_sec10_a_hostile_model_gets_only_the_tools_of_its_role(role: str, 
         }
     else:
         assert made == []
-    with closing(Database(tmp_path / "상점.db")) as database:
+    with closing(ShopDatabase(tmp_path / "상점.db")) as database:
         secret = database.order("", "lee", OTHER)
     assert secret is not None
     seen = msgspec.json.encode([asked.messages for asked in endpoint.requests]).decode()

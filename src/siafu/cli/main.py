@@ -29,6 +29,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "batch": ("siafu.cli.batch", "Run a file of OpenAI-Batch lines; resumes by itself."),
     "shop": ("siafu.cli.shop", "Serve the example shop's tools over MCP."),
     "sim": ("siafu.cli.sim", "Serve a simulated OpenAI-compatible endpoint."),
+    "payments": ("siafu.cli.payments", "Serve a simulated payment provider, and count what it paid."),
     "bench": ("siafu.cli.bench", "Measure siafu beside other clients."),
 }
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import datetime
 import os
-from collections.abc import Sequence
+import platform
+from collections.abc import AsyncIterator, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,11 +14,14 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import typer
 
-from siafu.border.text import printable
+from siafu.cli import shop_keeping
+from siafu.cli.shop_records import AsJson, Where, open_shop, print_json, print_table, time_text
 from siafu.errors import ConfigError, InputError
 
 if TYPE_CHECKING:
-    from siafu.apps.support.shop.database import Database
+    from mcp.server.lowlevel import Server
+
+    from siafu.apps.support.shop.money.payments import HttpPayments
     from siafu.apps.support.shop.server import Shop
     from siafu.border.secrets import Secret
 
@@ -36,15 +39,7 @@ Examples:
 """,
 )
 
-Where = typer.Option(
-    None,
-    "--database",
-    envvar="SIAFU_SHOP_DATABASE_URL",
-    help="SQLite file or sqlite:///PATH, made when missing. Default: shop.db in SIAFU_HOME or ./.siafu",
-    show_default=False,
-    show_envvar=True,
-)
-AsJson = typer.Option(False, "--json", help="Print JSON.")
+app.add_typer(shop_keeping.app)
 
 
 class Transport(StrEnum):
@@ -72,12 +67,22 @@ def serve(
     allow_host: list[str] = typer.Option([], help="http: a further host name by which clients reach the shop."),
     customer: str | None = typer.Option(None, help="Who asks when no token says so. Without it: nobody."),
     database: str | None = Where,
+    payments: str | None = typer.Option(
+        None,
+        envvar="SIAFU_PAYMENTS_URL",
+        metavar="URL",
+        help="The payment provider, see: siafu payments serve. Without it the shop refunds nothing.",
+        show_envvar=True,
+    ),
     delay: float = typer.Option(0, min=0, max=600_000, help="Milliseconds each tool waits before it answers."),
     log_calls: Path | None = typer.Option(None, help="Append each call with its arguments to this JSONL file."),
     ready_file: Path | None = typer.Option(None, help="http: write the URL to this file once it can be used."),
     parent_pid: int | None = typer.Option(None, help="Stop when this process, which started us, has ended."),
 ) -> None:
     """Serve the shop's tools over MCP until stdin ends (stdio) or the process is stopped."""
+    from siafu.apps.support.shop.money.payments import HttpPayments
+    from siafu.apps.support.shop.money.policy import RefundPolicy
+    from siafu.apps.support.shop.money.refunds import Refunds
     from siafu.apps.support.shop.over_http import check_exposure
     from siafu.apps.support.shop.server import Shop
     from siafu.pace.clock import SystemClock
@@ -89,35 +94,48 @@ def serve(
         raise ConfigError("--ready-file and --allow-host go with --transport http")
     with contextlib.ExitStack() as stack:
         log = stack.enter_context(log_calls.open("a", encoding="utf-8")) if log_calls else None
-        shop = Shop(_open(database), clock=SystemClock(), key=key, customer=customer, delay=delay / 1000, call_log=log)
-        stack.callback(shop.close)
+        store, clock = stack.enter_context(contextlib.closing(open_shop(database))), SystemClock()
+        provider = HttpPayments(payments) if payments else None
+        owner = f"{platform.node()}:{os.getpid()}"
+        refunds = Refunds(store, provider, RefundPolicy(), clock=clock, owner=owner)
+        shop = Shop(store, refunds, clock=clock, key=key, customer=customer, delay=delay / 1000, call_log=log)
         if transport is Transport.stdio:
-            asyncio.run(_stdio(shop, parent_pid))
+            asyncio.run(_stdio(shop, provider, parent_pid))
         else:
-            asyncio.run(_http(shop, key, (host, port), allow_host, ready_file, parent_pid))
+            asyncio.run(_http(shop, provider, (key, host, port, allow_host), ready_file, parent_pid))
 
 
-async def _stdio(shop: Shop, parent_pid: int | None) -> None:
-    from siafu.apps.support.shop.over_stdio import serve_stdio
+@contextlib.asynccontextmanager
+async def _running(
+    shop: Shop, provider: HttpPayments | None, parent_pid: int | None
+) -> AsyncIterator[tuple[asyncio.Event, Server[Any]]]:
     from siafu.apps.support.shop.serving import stop_wanted
 
-    async with stop_wanted(parent_pid) as stop:
-        await serve_stdio(shop.server(), stop)
+    async with stop_wanted(parent_pid) as stop, contextlib.AsyncExitStack() as stack:
+        if provider is not None:
+            stack.push_async_callback(provider.aclose)
+        yield stop, await stack.enter_async_context(shop.serving())
+
+
+async def _stdio(shop: Shop, provider: HttpPayments | None, parent_pid: int | None) -> None:
+    from siafu.apps.support.shop.over_stdio import serve_stdio
+
+    async with _running(shop, provider, parent_pid) as (stop, server):
+        await serve_stdio(server, stop)
 
 
 async def _http(
     shop: Shop,
-    key: Secret | None,
-    where: tuple[str, int],
-    allowed_hosts: Sequence[str],
+    provider: HttpPayments | None,
+    where: tuple[Secret | None, str, int, Sequence[str]],
     ready_file: Path | None,
     parent_pid: int | None,
 ) -> None:
     from siafu.apps.support.shop.over_http import address, bind, serve_http
-    from siafu.apps.support.shop.serving import stop_wanted
     from siafu.pace.clock import SystemClock
 
-    listening = bind(*where)
+    key, host, port, allowed_hosts = where
+    listening = bind(host, port)
     url = address(listening)
 
     def ready() -> None:
@@ -127,9 +145,9 @@ async def _http(
             partial.write_text(url + "\n", encoding="utf-8")
             partial.replace(ready_file)
 
-    async with stop_wanted(parent_pid) as stop:
+    async with _running(shop, provider, parent_pid) as (stop, server):
         await serve_http(
-            shop.server(), listening, stop, key=key, clock=SystemClock(), allowed_hosts=allowed_hosts, on_ready=ready
+            server, listening, stop, key=key, clock=SystemClock(), allowed_hosts=allowed_hosts, on_ready=ready
         )
 
 
@@ -174,17 +192,17 @@ def orders(
     as_json: bool = AsJson,
 ) -> None:
     """List orders, to know what one can ask about."""
-    with contextlib.closing(_open(database)) as shop:
+    with contextlib.closing(open_shop(database)) as shop:
         everybody = shop.customers("")
         names = [customer] if customer else everybody
         found = [(name, order) for name in names for order in shop.orders("", name)]
     if customer is not None and customer not in everybody:
         raise InputError(f"{customer} has no orders; customers are {', '.join(everybody)}")
     if as_json:
-        _print_json([{"customer": name, **msgspec.to_builtins(order)} for name, order in found])
+        print_json([{"customer": name, **msgspec.to_builtins(order)} for name, order in found])
     else:
         rows = [(name, o.order_id, f"{o.status} {o.status_ko}", o.total_text, o.ordered_at[:10]) for name, o in found]
-        _print_table(("customer", "order", "status", "total", "ordered"), rows)
+        print_table(("customer", "order", "status", "total", "ordered"), rows)
 
 
 @app.command(
@@ -200,13 +218,13 @@ def calls(
     as_json: bool = AsJson,
 ) -> None:
     """List the tool calls that the shop has answered, from its own records, oldest first."""
-    with contextlib.closing(_open(database)) as shop:
+    with contextlib.closing(open_shop(database)) as shop:
         found = shop.calls(limit)
     if as_json:
-        _print_json([msgspec.to_builtins(call) for call in found])
+        print_json([msgspec.to_builtins(call) for call in found])
     else:
-        rows = [(_time(call.at), call.customer or "-", call.tool, call.outcome) for call in found]
-        _print_table(("time", "customer", "tool", "outcome"), rows)
+        rows = [(time_text(call.at), call.customer or "-", call.tool, call.outcome) for call in found]
+        print_table(("time", "customer", "tool", "outcome"), rows)
 
 
 def _key() -> Secret | None:
@@ -214,30 +232,3 @@ def _key() -> Secret | None:
 
     value = os.environ.get(KEY)
     return checked_identity_key(value, KEY) if value else None
-
-
-def _open(database: str | None) -> Database:
-    from siafu.apps.support.shop.database import Database, database_path
-
-    if database:
-        return Database(database_path(database))
-    return Database(Path(os.environ.get("SIAFU_HOME") or ".siafu") / "shop.db")
-
-
-def _time(at: float) -> str:
-    return datetime.datetime.fromtimestamp(at, tz=datetime.UTC).isoformat(" ", "seconds").removesuffix("+00:00") + "Z"
-
-
-def _print_json(values: list[Any]) -> None:
-    typer.echo(msgspec.json.format(msgspec.json.encode(values), indent=2).decode())
-
-
-def _print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(*columns, box=None, pad_edge=False, header_style="bold")
-    for row in rows:
-        table.add_row(*(Text(printable(cell)) for cell in row))
-    Console().print(table)

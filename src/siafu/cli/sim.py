@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
 
 from siafu.border.urls import is_loopback
+from siafu.cli.ready import Ready, tell
 from siafu.errors import ConfigError
 
-if TYPE_CHECKING:
-    from siafu.bench.simulator.serve import Ready
+NOTE = "SIMULATED endpoint: rules answer, no model. Ctrl-C ends it"
 
 EPILOG = """\b
 Examples:
@@ -63,11 +62,12 @@ def sim(
     """Serve a simulated OpenAI-compatible endpoint: no key, no model, no cost."""
     import asyncio
 
+    from siafu.bench.simulator.control import application
     from siafu.bench.simulator.latency import parse_latency, parse_speed
     from siafu.bench.simulator.limits import Settings
     from siafu.bench.simulator.plan import World
     from siafu.bench.simulator.serve import serve
-    from siafu.bench.simulator.server import Options
+    from siafu.bench.simulator.server import Endpoint, Options
 
     if not is_loopback(host):
         typer.echo(f"siafu sim: anyone who reaches {host} can use and control this endpoint", err=True)
@@ -87,7 +87,11 @@ def sim(
         keep_bodies=keep_bodies,
         require_key=require_key,
     )
-    asyncio.run(serve(options, host, port, lambda ready: _tell(ready, ready_file, json), parent_pid=parent_pid))
+
+    def listening(base: str) -> None:
+        tell(Ready(url=f"{base}/v1", control=f"{base}/_sim"), NOTE, file=ready_file, as_json=json)
+
+    asyncio.run(serve(application(Endpoint(options)), host, port, listening, parent_pid=parent_pid))
 
 
 def _faults(spec: str) -> tuple[dict[str, float], list[Any]]:
@@ -101,17 +105,3 @@ def _faults(spec: str) -> tuple[dict[str, float], list[Any]]:
     except OSError as error:
         raise ConfigError(f"cannot read the fault script {spec}: {error.strerror}") from None
     return rates or {}, rules
-
-
-def _tell(ready: Ready, file: Path | None, as_json: bool) -> None:
-    """Say where it listens: one line on standard output, and the file if wanted."""
-    import msgspec
-
-    line = msgspec.json.encode(ready).decode()
-    if file is not None:
-        part = file.with_name(file.name + ".part")
-        part.write_text(line + "\n", encoding="utf-8")
-        part.replace(file)
-    note = "SIMULATED endpoint: rules answer, no model. Ctrl-C ends it"
-    typer.echo(line if as_json else f"{ready.url}  ({note})")
-    sys.stdout.flush()

@@ -12,7 +12,7 @@ import aiohttp
 import msgspec
 
 from siafu.apps.filerun.place import Place, place
-from siafu.apps.support.shop.database import MAX_CALLS, Database
+from siafu.apps.support.shop.database import MAX_CALLS, ShopDatabase
 from siafu.bench.demo import notes
 from siafu.bench.demo.account import Column, Evidence, Notes, judge
 from siafu.bench.demo.phases import Listener, Program, Ran, Watch, run
@@ -183,7 +183,7 @@ def _judge(
 
 def _tool_calls(folder: Folder) -> list[Hashable]:
     """Every tool call that the shop has recorded, oldest first."""
-    with contextlib.closing(Database(folder.database)) as shop:
+    with contextlib.closing(ShopDatabase(folder.database)) as shop:
         return [(call.customer, call.tool, call.arguments_sha256) for call in shop.calls(MAX_CALLS)]
 
 

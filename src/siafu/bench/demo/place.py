@@ -14,7 +14,7 @@ import msgspec
 
 from siafu.apps.support.examples import KnownOrder, example_cases
 from siafu.apps.support.requests import CustomerRequest
-from siafu.apps.support.shop.database import Database
+from siafu.apps.support.shop.database import ShopDatabase
 from siafu.border.canonical import dumps
 from siafu.errors import InputError
 
@@ -76,7 +76,7 @@ def write_cases(folder: Folder, count: int, seed: int) -> list[Case]:
 
     Raises: InputError when the shop has too few orders and products for that, StoreError.
     """
-    with contextlib.closing(Database(folder.database)) as shop:
+    with contextlib.closing(ShopDatabase(folder.database)) as shop:
         orders = [
             KnownOrder(order_id=order.order_id, customer=customer)
             for customer in shop.customers("")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from typing import Any
 
 import msgspec
@@ -61,6 +62,7 @@ KINDS = {
     "reply": "this HTTP reply: status, headers, body (text or JSON)",
 }
 MALFORMED = ("html", "error-object", "null-choices", "empty-choices", "missing-choices", "not-json", "empty-body")
+DRAWN = [kind for kind in KINDS if kind not in ("say", "reply")]
 FORMS = (
     "seconds", "fractional", "http-date", "past-date", "ms", "x-ms", "reset-requests", "reset-tokens",
     "zero", "negative", "garbage", "none",
@@ -161,16 +163,16 @@ class Faults:
         ]
 
 
-def parse_rates(spec: str) -> dict[str, float]:
-    """Shares by kind from `429:5%,500:1%,hang:0.5%`.
+def parse_rates(spec: str, kinds: Collection[str] = DRAWN, like: str = "429:5%") -> dict[str, float]:
+    """Shares by kind from `429:5%,500:1%,hang:0.5%`. `like`: an example for the message.
 
     Raises: ConfigError.
     """
     rates: dict[str, float] = {}
     for part in filter(None, (part.strip() for part in spec.split(","))):
         found = re.fullmatch(r"([\w-]+):(\d+(?:\.\d+)?)(%?)", part)
-        if not found or found[1] not in KINDS or found[1] in ("say", "reply"):
-            raise ConfigError(f"fault rate {part[:40]!r} must look like 429:5%; kinds: {', '.join(KINDS)}")
+        if not found or found[1] not in kinds:
+            raise ConfigError(f"fault rate {part[:40]!r} must look like {like}; kinds: {', '.join(kinds)}")
         rates[found[1]] = float(found[2]) / (100 if found[3] else 1)
     if sum(rates.values()) > 1 + 1e-9:
         raise ConfigError("the fault rates add up to more than 100%")

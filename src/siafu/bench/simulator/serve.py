@@ -1,4 +1,4 @@
-"""The endpoint as a process: listens, says where, and ends when told to or when its parent dies."""
+"""A simulator as a process: listens, says where, and ends when told to or when its parent dies."""
 
 from __future__ import annotations
 
@@ -8,29 +8,18 @@ import signal
 from collections.abc import Callable
 from contextlib import suppress
 
-import msgspec
 from aiohttp import web
 
-from siafu.bench.simulator.control import application
-from siafu.bench.simulator.server import Endpoint, Options
 from siafu.errors import ConfigError
 
 POLL = 0.25  # seconds between looks at the parent where the system cannot tell us
 
 
-class Ready(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the endpoint listens."""
-
-    url: str
-    control: str
-    pid: int
-    simulated: bool = True
-
-
 async def serve(
-    options: Options, host: str, port: int, ready: Callable[[Ready], None], *, parent_pid: int | None = None
+    app: web.Application, host: str, port: int, ready: Callable[[str], None], *, parent_pid: int | None = None
 ) -> None:
-    """Serve until SIGTERM, SIGINT or the end of process `parent_pid`. `port` 0 = any free one. `ready` is told once.
+    """Serve until SIGTERM, SIGINT or the end of process `parent_pid`. `port` 0 = any free one. `ready` is told once:
+    the URL, without a path. A handler is cancelled when its client leaves.
 
     Raises: ConfigError when the address cannot be used.
     """
@@ -38,9 +27,7 @@ async def serve(
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    runner = web.AppRunner(
-        application(Endpoint(options)), access_log=None, handler_cancellation=True, shutdown_timeout=0.1
-    )
+    runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.1)
     await runner.setup()
     watch = asyncio.create_task(_ended(parent_pid, stop)) if parent_pid else None
     try:
@@ -49,8 +36,7 @@ async def serve(
             await site.start()
         except OSError as error:
             raise ConfigError(f"cannot listen on {host}:{port}: {error.strerror or error}; use --port 0") from None
-        base = f"http://{f'[{host}]' if ':' in host else host}:{runner.addresses[0][1]}"
-        ready(Ready(url=f"{base}/v1", control=f"{base}/_sim", pid=os.getpid()))
+        ready(f"http://{f'[{host}]' if ':' in host else host}:{runner.addresses[0][1]}")
         await stop.wait()
     finally:
         if watch:

@@ -1,4 +1,6 @@
-"""MCP over Streamable HTTP at /mcp: stateless, one JSON answer a request."""
+"""MCP over Streamable HTTP at /mcp: stateless. A request is answered with one JSON body, or, when it asks for progress,
+with a stream of events.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +8,14 @@ import asyncio
 import json
 import re
 import socket
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, MutableMapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import msgspec
 import uvicorn
 from mcp.server.lowlevel import Server
+from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.server.transport_security import TransportSecuritySettings
 
 from siafu.apps.support.shop.server import AUDIENCE, BEARER
@@ -84,15 +88,14 @@ async def serve_http(
     key: checks bearer tokens; None = requests with one are refused. allowed_hosts: names besides loopback by which
     clients may reach the shop (the Host and Origin headers are checked). on_ready: called once requests are served.
     """
-    app = server.streamable_http_app(
-        streamable_http_path=PATH,
-        json_response=True,
-        stateless_http=True,
-        transport_security=_security((*LOOPBACK, _host(listening), *allowed_hosts)),
+    security = _security((*LOOPBACK, _host(listening), *allowed_hosts))
+    plain, streamed = (
+        StreamableHTTPSessionManager(server, json_response=json, stateless=True, security_settings=security)
+        for json in (True, False)
     )
     config = uvicorn.Config(
-        _Gate(app, key, clock),
-        lifespan="on",
+        _Gate(plain.handle_request, streamed.handle_request, key, clock),
+        lifespan="off",
         log_config=None,
         access_log=False,
         server_header=False,
@@ -102,7 +105,8 @@ async def serve_http(
     web = _Web(config, on_ready)
     stopping = asyncio.create_task(_when(stop, web))
     try:
-        await web.serve(sockets=[listening])
+        async with plain.run(), streamed.run():
+            await web.serve(sockets=[listening])
     finally:
         stopping.cancel()
 
@@ -137,37 +141,50 @@ def _security(hosts: Sequence[str]) -> TransportSecuritySettings:
     )
 
 
-_Scope = dict[str, Any]
-_Receive = Callable[[], Awaitable[dict[str, Any]]]
-_Send = Callable[[dict[str, Any]], Awaitable[None]]
+_Scope = MutableMapping[str, Any]
+_Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+_Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+_App = Callable[[_Scope, _Receive, _Send], Awaitable[None]]
 
 
 class _Gate:
-    """ASGI: what is checked before the protocol library sees a request, its bearer token and the JSON of its body."""
+    """ASGI: what is checked before the protocol library sees a request, its bearer token and the JSON of its body.
 
-    def __init__(self, app: Any, key: Secret | None, clock: Clock) -> None:
-        self._app, self._key, self._clock = app, key, clock
+    plain: answers with one body; streamed: as events, for clients that ask for progress and take events.
+    """
+
+    def __init__(self, plain: _App, streamed: _App, key: Secret | None, clock: Clock) -> None:
+        self._plain, self._streamed, self._key, self._clock = plain, streamed, key, clock
 
     async def __call__(self, scope: _Scope, receive: _Receive, send: _Send) -> None:
-        if scope["type"] == "http":
-            if scope["method"] != "POST":  # no session to end, no stream of its own to open
-                reply = Unusable(INVALID_REQUEST, f"POST JSON-RPC messages to {PATH}", None).reply
-                return await _answer(send, 405, reply, (b"allow", b"POST"))
-            try:
-                scope[BEARER] = self._bearer(scope)
-                if not _values(scope, b"accept"):  # RFC 9110, 12.5.1: then any kind of answer will do
-                    scope["headers"] = [*scope["headers"], (b"accept", b"application/json")]
-                receive = await _checked_body(receive)
-            except IdentityInvalid as error:
-                hint = (b"www-authenticate", b'Bearer error="invalid_token"')
-                return await _answer(send, 401, Unusable(_UNAUTHORIZED, error.message, None).reply, hint)
-            except Unusable as unusable:
-                return await _answer(send, 413 if unusable.too_large else 400, unusable.reply)
-            except TimeoutError:
-                return await _answer(send, 408, Unusable(PARSE_ERROR, "the body did not arrive in time", None).reply)
-            except ConnectionError:  # gone before its request was complete
-                return None
-        return await self._app(scope, receive, send)  # type: ignore[no-any-return]
+        if scope["type"] != "http":  # no WebSocket here
+            return None
+        hint = Unusable(INVALID_REQUEST, f"POST JSON-RPC messages to {PATH}", None).reply
+        if scope["path"] != PATH:
+            return await _answer(send, 404, hint)
+        if scope["method"] != "POST":  # no session to end, no stream of its own to open
+            return await _answer(send, 405, hint, (b"allow", b"POST"))
+        try:
+            scope[BEARER] = self._bearer(scope)
+            if not _values(scope, b"accept"):  # RFC 9110, 12.5.1: then any kind of answer will do
+                scope["headers"] = [*scope["headers"], (b"accept", b"application/json")]
+            body = await _checked_body(receive)
+        except IdentityInvalid as error:
+            told = (b"www-authenticate", b'Bearer error="invalid_token"')
+            return await _answer(send, 401, Unusable(_UNAUTHORIZED, error.message, None).reply, told)
+        except Unusable as unusable:
+            return await _answer(send, 413 if unusable.too_large else 400, unusable.reply)
+        except TimeoutError:
+            return await _answer(send, 408, Unusable(PARSE_ERROR, "the body did not arrive in time", None).reply)
+        except ConnectionError:  # gone before its request was complete
+            return None
+        messages: list[MutableMapping[str, Any]] = [{"type": "http.request", "body": body, "more_body": False}]
+
+        async def replay() -> MutableMapping[str, Any]:
+            return messages.pop() if messages else await receive()
+
+        app = self._streamed if _takes_events(scope) and _asks_for_progress(body) else self._plain
+        return await app(scope, replay, send)
 
     def _bearer(self, scope: _Scope) -> Any:
         """The Identity of the Authorization header; None when there is no such header."""
@@ -186,8 +203,8 @@ def _values(scope: _Scope, header: bytes) -> list[bytes]:
     return [value for name, value in scope["headers"] if name == header]
 
 
-async def _checked_body(receive: _Receive) -> _Receive:
-    """A `receive` that hands on the request's body after its JSON has been checked.
+async def _checked_body(receive: _Receive) -> bytes:
+    """The request's body, its JSON checked.
 
     Raises: Unusable, TimeoutError, ConnectionError.
     """
@@ -199,12 +216,31 @@ async def _checked_body(receive: _Receive) -> _Receive:
                 raise ConnectionError
             body += message.get("body", b"")
             more = message.get("more_body", False) and len(body) <= MAX_MESSAGE
-    messages = [{"type": "http.request", "body": checked(bytes(body)).encode(), "more_body": False}]
+    return checked(bytes(body)).encode()
 
-    async def replay() -> dict[str, Any]:
-        return messages.pop() if messages else await receive()
 
-    return replay
+def _takes_events(scope: _Scope) -> bool:
+    return any(b"text/event-stream" in value.lower() for value in _values(scope, b"accept"))
+
+
+class _Meta(msgspec.Struct):
+    progress: Any = msgspec.field(default=None, name="progressToken")
+
+
+class _Params(msgspec.Struct):
+    meta: _Meta | None = msgspec.field(default=None, name="_meta")
+
+
+class _Request(msgspec.Struct):
+    params: _Params | None = None
+
+
+def _asks_for_progress(body: bytes) -> bool:
+    try:
+        params = msgspec.json.decode(body, type=_Request).params
+    except msgspec.ValidationError:  # the library answers what is no request
+        return False
+    return bool(params and params.meta and params.meta.progress is not None)
 
 
 async def _answer(send: _Send, status: int, reply: dict[str, Any], *headers: tuple[bytes, bytes]) -> None:

@@ -1,6 +1,13 @@
-"""The refund policy, as customers read it."""
+"""The refund policy, as customers read it, and its figures."""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+
+from siafu.apps.support.shop.orders import Currency
+
+CHANGE_OF_MIND_DAYS, FAULTY_DAYS = 7, 30  # after delivery
+CHECKED_ABOVE: Mapping[Currency, int] = {"KRW": 100_000, "USD": 80_00}  # minor units
 
 REFUND_POLICY = """\
 # 환불 정책

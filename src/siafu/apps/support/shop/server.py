@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TextIO
+from collections.abc import AsyncIterator, Coroutine, Mapping
+from contextlib import asynccontextmanager
+from typing import Annotated, Any, TextIO
 
 import mcp_types as types
 import msgspec
@@ -15,23 +15,31 @@ from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel import Server
 
 from siafu import __version__
-from siafu.apps.support.shop.database import Call, Database
+from siafu.apps.support.shop.calling import Caller, ToolSpec, schema, use
+from siafu.apps.support.shop.database import Call, ShopDatabase, all_products, record
+from siafu.apps.support.shop.money.records import RefundAsk
+from siafu.apps.support.shop.money.refunds import Refunds
 from siafu.apps.support.shop.policy import REFUND_POLICY
-from siafu.apps.support.shop.tools import TOOLS, Caller, Refusal, ToolSpec, goods, schema, use
+from siafu.apps.support.shop.reading import goods
+from siafu.apps.support.shop.refusal import Refusal
+from siafu.apps.support.shop.tools import TOOLS
 from siafu.border.canonical import dumps, fingerprint
 from siafu.border.identity import Identity, verify
 from siafu.border.secrets import Secret
 from siafu.border.text import preview
-from siafu.errors import IdentityInvalid, StoreError
+from siafu.errors import IdentityInvalid, InputError, StoreError
 from siafu.pace.clock import Clock
+from siafu.store.database import Transaction
 
 AUDIENCE = "siafu-shop"
 META_KEY = "siafu/identity"
 BEARER = "siafu.identity"  # where over_http.py leaves the checked bearer token of a request
+PROGRESS_SECONDS = 1.0  # between two messages to a client that waits for an effect
 POLICY, CATALOGUE, ORDERS = "shop://policy/refund", "shop://catalogue", "shop://orders/"
 INSTRUCTIONS = (
-    "An online shop (온라인 상점): order status, stock and product search. Orders are shown only to the customer they "
-    "belong to, who is known from the session. Prices are in won (KRW) and US cents."
+    "An online shop (온라인 상점): order status, stock, product search, refunds, reservations, hand-over to a person. "
+    "Orders are shown only to the customer they belong to, who is known from the session. Prices are in won (KRW) and "
+    "US cents."
 )
 log = logging.getLogger(__name__)
 
@@ -55,20 +63,48 @@ def caller(token: object, bearer: Identity | None, *, key: Secret | None, custom
     if found is None:
         return Caller(customer=customer)
     return Caller(
-        customer=found.subject, tenant=found.tenant, run=found.run, request=found.request, scopes=found.scopes
+        customer=found.subject,
+        tenant=found.tenant,
+        run=found.run,
+        request=found.request,
+        scopes=found.scopes,
+        grants=found.grants,
     )
 
 
-class Shop:
-    """The request handlers. All database work is done by one thread, off the event loop.
+class Bound(msgspec.Struct, frozen=True):
+    """Arguments that the caller's program adds to the model's. A wrong one can only bring about a refusal."""
 
-    key: checks identities; None = tokens are refused. customer: who asks when no token says so; None = nobody.
-    delay: seconds before each tool answers. call_log: gets one JSON line a call, with the arguments.
+    expected_refunded_minor: Annotated[int, msgspec.Meta(ge=0, le=10**12)] | None = None
+
+
+class Beside(msgspec.Struct, frozen=True):
+    """What of a call's `_meta` the tools use. The key is the customer's own: nobody reaches another's effect by it."""
+
+    effect_key: Annotated[str, msgspec.Meta(max_length=200)] = msgspec.field(default="", name="siafu/effect-key")
+    bound: Bound = msgspec.field(default=Bound(), name="siafu/bound")
+
+
+class Told:
+    """What was last said about an effect under way. Saying it never waits for who listens."""
+
+    text: str | None = None
+
+    async def __call__(self, text: str) -> None:
+        self.text = text
+
+
+class Shop:
+    """The request handlers. Database work is done by the database's own threads, off the event loop.
+
+    key: checks identities; None = tokens are refused. customer: who asks when no token says so; None = nobody. delay:
+    seconds before each tool answers. call_log: gets one JSON line a call, with the arguments.
     """
 
     def __init__(
         self,
-        database: Database,
+        database: ShopDatabase,
+        refunds: Refunds,
         *,
         clock: Clock,
         key: Secret | None = None,
@@ -76,17 +112,26 @@ class Shop:
         delay: float = 0.0,
         call_log: TextIO | None = None,
     ) -> None:
-        self._database, self._clock = database, clock
+        self._database, self._refunds, self._clock = database, refunds, clock
         self._key, self._customer = key, customer
         self._delay, self._call_log = delay, call_log
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="shop-database")
+        self._effects: set[asyncio.Task[msgspec.Struct]] = set()
 
-    def close(self) -> None:
-        """Finish what the database thread is doing, then close the database."""
-        self._thread.shutdown(wait=True)
-        self._database.close()
+    @asynccontextmanager
+    async def serving(self) -> AsyncIterator[Server[dict[str, Any]]]:
+        """The protocol's server. Meanwhile refunds that were left open are completed. In the end, what is still under
+        way is waited for, and the database is closed.
+        """
+        completing = asyncio.create_task(self._refunds.run_completer())
+        try:
+            yield self._server()
+        finally:
+            completing.cancel()
+            await self._refunds.aclose()
+            await asyncio.wait({completing, *self._effects})
+            await self._database.aclose()
 
-    def server(self) -> Server[dict[str, Any]]:
+    def _server(self) -> Server[dict[str, Any]]:
         return Server(
             "siafu-shop",
             version=__version__,
@@ -103,7 +148,12 @@ class Shop:
     async def _list_tools(
         self, ctx: ServerRequestContext[Any, Any], params: types.PaginatedRequestParams | None
     ) -> types.ListToolsResult:
-        return types.ListToolsResult(tools=[_published(tool) for tool in TOOLS.values()])
+        try:
+            scopes = self._caller(ctx).scopes
+        except IdentityInvalid as error:
+            raise MCPError(code=types.INVALID_PARAMS, message=error.message) from None
+        seen = [tool for tool in TOOLS.values() if scopes is None or tool.name in scopes]
+        return types.ListToolsResult(tools=[_published(tool) for tool in seen])
 
     async def _call_tool(
         self, ctx: ServerRequestContext[Any, Any], params: types.CallToolRequestParams
@@ -113,7 +163,9 @@ class Shop:
             raise MCPError(code=types.INVALID_PARAMS, message=f"unknown tool: {preview(params.name, 64)}")
         if self._delay:
             await asyncio.sleep(self._delay)
-        answer = await self._off_loop(self._use, tool, ctx, params.arguments or {})
+        told = Told()
+        work = self._answer(tool, ctx, params.arguments or {}, told)
+        answer = await (self._to_its_end(work, ctx, told) if tool.effect else work)
         content = msgspec.to_builtins(answer)
         return types.CallToolResult(
             content=[types.TextContent(type="text", text=dumps(content).decode())],
@@ -121,42 +173,66 @@ class Shop:
             is_error=isinstance(answer, Refusal),
         )
 
-    def _use(self, tool: ToolSpec, ctx: ServerRequestContext[Any, Any], arguments: Mapping[str, Any]) -> msgspec.Struct:
-        """One tool call and its record, on the database thread."""
+    async def _to_its_end(
+        self, work: Coroutine[Any, Any, msgspec.Struct], ctx: ServerRequestContext[Any, Any], told: Told
+    ) -> msgspec.Struct:
+        """Wait for an effect, and tell a client that asked for it how it goes.
+
+        The effect is a task of its own: a client that cancels, disappears or does not read stops the waiting, never
+        the effect, whose outcome is recorded all the same.
+        """
+        effect = asyncio.create_task(work)
+        self._effects.add(effect)
+        effect.add_done_callback(self._effects.discard)
+        waited = 0.0
+        while not (await asyncio.wait({effect}, timeout=PROGRESS_SECONDS))[0]:
+            waited += PROGRESS_SECONDS
+            await ctx.session.report_progress(waited, message=told.text)
+        return effect.result()
+
+    async def _answer(
+        self, tool: ToolSpec, ctx: ServerRequestContext[Any, Any], arguments: Mapping[str, Any], told: Told
+    ) -> msgspec.Struct:
+        """One tool call and its record. What a tool changes in the shop is one transaction with the record."""
         who, now = Caller(), self._clock.wall()
+
+        def step(tx: Transaction, answer: msgspec.Struct | None = None) -> msgspec.Struct:
+            found = answer or use(tool, tx, who, arguments)
+            if not isinstance(found, RefundAsk):
+                record(tx, _call(tool, who, arguments, found, now), who.effect_key if tool.effect else None)
+            return found
+
         try:
-            who = self._caller(ctx)
-            answer = use(tool, self._database, who, arguments)
-            self._record(tool.name, who, arguments, answer, now)
-        except IdentityInvalid as error:
-            answer = Refusal(code=error.code, message=error.message)
-            self._record(tool.name, who, arguments, answer, now)
+            try:
+                who = self._caller(ctx)
+                answer = await self._database.run(step)
+            except (IdentityInvalid, InputError) as error:
+                refusal = Refusal(code=error.code, message=error.message)
+                answer = await self._database.run(lambda tx: step(tx, refusal))
+            if isinstance(answer, RefundAsk):
+                paid = await self._refunds.refund(answer, told)
+                answer = await self._database.run(lambda tx: step(tx, paid))
         except StoreError as error:
             log.error("%s", error.message)
-            answer = Refusal(code="shop_unavailable", message="The shop cannot be reached right now.", retryable=True)
+            return Refusal(code="shop_unavailable", message="The shop cannot be reached right now.", retryable=True)
+        if self._call_log:
+            call = msgspec.structs.asdict(_call(tool, who, arguments, answer, now))
+            self._call_log.write(dumps({**call, "arguments": arguments}).decode() + "\n")
+            self._call_log.flush()
         return answer
 
     def _caller(self, ctx: ServerRequestContext[Any, Any]) -> Caller:
-        token = (ctx.meta or {}).get(META_KEY)
+        """Raises: IdentityInvalid, InputError."""
+        meta = ctx.meta or {}
         bearer = ctx.request.scope.get(BEARER) if ctx.request is not None else None
-        return caller(token, bearer, key=self._key, customer=self._customer, now=self._clock.wall())
-
-    def _record(self, tool: str, who: Caller, arguments: Mapping[str, Any], answer: msgspec.Struct, now: float) -> None:
-        call = Call(
-            at=now,
-            tenant_id=who.tenant,
-            customer=who.customer,
-            run=who.run,
-            request=who.request,
-            tool=tool,
-            arguments_sha256=fingerprint(arguments),
-            outcome=answer.code if isinstance(answer, Refusal) else "ok",
+        who = caller(meta.get(META_KEY), bearer, key=self._key, customer=self._customer, now=self._clock.wall())
+        try:
+            beside = msgspec.convert(meta, Beside, strict=True)
+        except msgspec.ValidationError as error:
+            raise InputError(f"the call's _meta cannot be used: {error}") from None
+        return msgspec.structs.replace(
+            who, effect_key=beside.effect_key, expected_refunded_minor=beside.bound.expected_refunded_minor
         )
-        self._database.record(call)
-        if self._call_log:
-            line = dumps({**msgspec.structs.asdict(call), "arguments": arguments}).decode()
-            self._call_log.write(line + "\n")
-            self._call_log.flush()
 
     async def _list_resources(
         self, ctx: ServerRequestContext[Any, Any], params: types.PaginatedRequestParams | None
@@ -175,10 +251,10 @@ class Shop:
         if uri == POLICY:
             text, kind = REFUND_POLICY, "text/markdown"
         elif uri == CATALOGUE:
-            text = dumps([goods(product) for product in await self._off_loop(self._database.products)]).decode()
+            text = dumps([goods(product) for product in await self._database.run(all_products)]).decode()
         elif uri.startswith(ORDERS):
             question = {"order_id": uri.removeprefix(ORDERS)}
-            answer = await self._off_loop(self._use, TOOLS["get_order_status"], ctx, question)
+            answer = await self._answer(TOOLS["get_order_status"], ctx, question, Told())
             if isinstance(answer, Refusal):
                 raise MCPError(code=types.INVALID_PARAMS, message=answer.message, data={"code": answer.code})
             text = dumps(answer).decode()
@@ -186,8 +262,18 @@ class Shop:
             raise MCPError(code=types.INVALID_PARAMS, message="the shop has no such resource; see resources/list")
         return types.ReadResourceResult(contents=[types.TextResourceContents(uri=uri, mime_type=kind, text=text)])
 
-    async def _off_loop(self, work: Callable[..., Any], *values: object) -> Any:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, work, *values)
+
+def _call(tool: ToolSpec, who: Caller, arguments: Mapping[str, Any], answer: msgspec.Struct, now: float) -> Call:
+    return Call(
+        at=now,
+        tenant_id=who.tenant,
+        customer=who.customer,
+        run=who.run,
+        request=who.request,
+        tool=tool.name,
+        arguments_sha256=fingerprint(arguments),
+        outcome=answer.code if isinstance(answer, Refusal) else "ok",
+    )
 
 
 def _published(tool: ToolSpec) -> types.Tool:
@@ -199,10 +285,10 @@ def _published(tool: ToolSpec) -> types.Tool:
         output_schema=schema(tool.gives),
         annotations=types.ToolAnnotations(
             title=tool.title,
-            read_only_hint=True,
-            destructive_hint=False,
+            read_only_hint=tool.effect is None,
+            destructive_hint=bool(tool.effect and tool.effect.destructive),
             idempotent_hint=True,
-            open_world_hint=False,
+            open_world_hint=bool(tool.effect and tool.effect.outside),
         ),
     )
 

@@ -1,0 +1,136 @@
+"""Refunds that a person decides. A decision binds the exact arguments, expires, and is used once."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from uuid import uuid4
+
+from siafu.apps.support.shop.money import answers, rows
+from siafu.apps.support.shop.money.records import TOOL, Intent
+from siafu.border.canonical import canonical
+from siafu.border.text import clean, preview
+from siafu.errors import InputError
+from siafu.store.approval import Approval, ApprovalState
+from siafu.store.database import Database, Transaction
+
+AGENT = "agent:"  # how the name of an agent's principal begins; no such name decides
+_FIELDS = ", ".join(Approval.__struct_fields__)
+
+
+def bound(found: Intent) -> str:
+    """The arguments that a decision binds, as canonical JSON."""
+    names = ("refund_id", "order_id", "payment_id", "amount_minor", "currency", "customer")
+    return canonical({"tenant": found.tenant_id, **{name: getattr(found, name) for name in names}}).decode()
+
+
+def ask_a_person(tx: Transaction, found: Intent, reasons: Sequence[str], hours: float) -> None:
+    """Put the decision on the desk. The intent was made in this transaction."""
+    approval_id, arguments = f"ra-{uuid4().hex[:12]}", bound(found)
+    tx.change(
+        """INSERT INTO approval (id, refund_id, tool, arguments, arguments_sha256, requester, actor, reason, state,
+               created_at, expires_at)
+           VALUES (:id, :refund, :tool, :arguments, :sha, :requester, :actor, :reason, 'pending', {now}, {now} + :kept)""",
+        **{"id": approval_id, "refund": found.refund_id, "tool": TOOL, "reason": ", ".join(reasons)},
+        **{"arguments": arguments, "sha": _sha256(arguments), "requester": found.customer, "actor": found.actor},
+        kept=hours * 3600,
+    )
+    tx.change(
+        "UPDATE refund_intent SET approval_id = :approval WHERE refund_id = :id",
+        **{"approval": approval_id, "id": found.refund_id},
+    )
+
+
+def use(tx: Transaction, found: Intent) -> bool:
+    """Whether what runs now is what a person approved; the decision is used up by it."""
+    return found.approval_id is None or 1 == tx.change(
+        """UPDATE approval SET state = 'used' WHERE id = :id AND refund_id = :refund
+           AND state IN ('approved', 'used') AND arguments_sha256 = :sha""",
+        **{"id": found.approval_id, "refund": found.refund_id, "sha": _sha256(bound(found))},
+    )
+
+
+def expire(tx: Transaction) -> int:
+    """Give up the refunds that nobody decided in time, and free their money; returns how many."""
+    late = tx.rows(
+        """UPDATE approval SET state = 'expired' WHERE state = 'pending' AND expires_at <= {now}
+           RETURNING refund_id"""
+    )
+    for row in late:
+        found = rows.intent(tx, row["refund_id"], lock=True)
+        rows.end(tx, found, "cancelled", answers.declined("expired"))
+    return len(late)
+
+
+class ShopApprovals:
+    """The shop's desk (an `ApprovalDesk`): refunds that the policy leaves to a person.
+
+    An approved refund is carried out by the completer, or by the next call with its key.
+    """
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
+
+    async def approvals(self, state: ApprovalState | None = None) -> list[Approval]:
+        """All of this state (None = all), oldest first."""
+        await self._db.run(expire)
+        found = await self._db.run(
+            lambda tx: tx.rows(
+                f"SELECT {_FIELDS} FROM approval WHERE state = :state OR :state = '' ORDER BY created_at, id",  # noqa: S608
+                state=state or "",
+            )
+        )
+        return [Approval(**row) for row in found]
+
+    async def approval(self, approval_id: str) -> Approval | None:
+        await self._db.run(expire)
+        return await self._db.run(lambda tx: _approval(tx, approval_id))
+
+    async def decide(self, approval_id: str, *, approve: bool, by: str, note: str = "") -> Approval:
+        """Record a person's decision; returns the approval as it is now.
+
+        Raises: InputError when it is unknown, already decided, expired, or `by` is the requester, the agent that asked
+        for it or any other agent.
+        """
+        who = clean(by).strip()[:200]
+        if not who or who.lower().startswith(AGENT):
+            raise InputError("an approval is decided by a person: give that person's name")
+        await self._db.run(expire)
+        return await self._db.run(lambda tx: _decide(tx, approval_id, approve=approve, by=who, note=clean(note)))
+
+
+def _approval(tx: Transaction, approval_id: str) -> Approval | None:
+    row = tx.row(f"SELECT {_FIELDS} FROM approval WHERE id = :id", id=approval_id)  # noqa: S608
+    return Approval(**row) if row else None
+
+
+def _decide(tx: Transaction, approval_id: str, *, approve: bool, by: str, note: str) -> Approval:
+    row = tx.row("SELECT refund_id, requester, actor FROM approval WHERE id = :id {for_update}", id=approval_id)
+    if row is None:
+        raise InputError(f"there is no approval {preview(approval_id, 40)!r}; see: siafu approvals list")
+    if by.casefold() in (row["requester"].casefold(), row["actor"].casefold()):
+        raise InputError(f"{preview(by, 40)} asked for this refund, so somebody else must decide it")
+    if not tx.change(
+        """UPDATE approval SET state = :state, decided_by = :by, decided_at = {now}, note = :note
+           WHERE id = :id AND state = 'pending' AND expires_at > {now}""",
+        **{"state": "approved" if approve else "denied", "by": by, "note": note, "id": approval_id},
+    ):
+        now = _approval(tx, approval_id)
+        raise InputError(f"approval {approval_id} is {now.state if now and now.state != 'pending' else 'expired'} already")
+    found = rows.intent(tx, row["refund_id"], lock=True)
+    if approve:
+        tx.change(
+            """UPDATE refund_intent SET state = 'reserved', next_attempt_at = NULL, updated_at = {now}
+               WHERE refund_id = :id AND state = 'pending_approval'""",
+            id=found.refund_id,
+        )
+        rows.note(tx, found, "approved", by=by, approval=approval_id)
+    else:
+        rows.end(tx, found, "rejected", answers.declined("denied"), by=by, approval=approval_id)
+    decided = _approval(tx, approval_id)
+    assert decided is not None
+    return decided
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,204 @@
+"""The payment provider: what can be asked of it, and its HTTP client.
+
+The one hard thing about it is a call without an answer. So every outcome says what is known: it happened (Paid), it
+did not and will not (Declined), it cannot have happened (NotSent), or nobody knows (Unclear).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any, Literal, Protocol, TypeAlias, TypeVar
+
+import httpx2
+import msgspec
+
+from siafu.border.canonical import loads
+from siafu.border.secrets import redact
+from siafu.border.text import preview
+from siafu.border.urls import check_web_url
+from siafu.errors import BoundaryError, ToolUnavailable
+
+MAX_ANSWER = 1 << 18  # bytes
+CONNECT_SECONDS = 5.0
+ASKING_SECONDS = 5.0  # for questions without an effect
+# 4xx that say nothing of the refund itself: it may be running, or be taken up later.
+_NOT_DEFINITE = frozenset({408, 409, 425, 429})
+_NEVER_LEFT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.UnsupportedProtocol)
+T = TypeVar("T")
+
+
+class Capabilities(msgspec.Struct, frozen=True):
+    """idempotency: a repeated key has one effect. lookup: refunds can be found by our reference."""
+
+    idempotency: bool
+    lookup: bool
+
+
+class Call(msgspec.Struct, frozen=True, kw_only=True):
+    """One refund at the provider. key: the same for every attempt; also the reference by which it is found."""
+
+    key: str
+    payment: str
+    amount: int
+    currency: str
+    metadata: Mapping[str, str | int] = {}
+
+
+class Paid(msgspec.Struct, frozen=True, kw_only=True):
+    """A refund that the provider made. `id`: its own name for it."""
+
+    id: str
+    payment: str
+    amount: int
+    currency: str
+    reference: str
+    status: Literal["succeeded"] = "succeeded"
+
+
+class Declined(msgspec.Struct, frozen=True):
+    """The provider will not make this refund. `code`: its word for why."""
+
+    code: str
+
+
+class Unclear(msgspec.Struct, frozen=True):
+    """It may have been made or not."""
+
+    why: str
+
+
+class NotSent(msgspec.Struct, frozen=True):
+    """The provider cannot have seen the call."""
+
+    why: str
+
+
+Outcome: TypeAlias = Paid | Declined | Unclear | NotSent
+
+
+class Payments(Protocol):
+    """A payment provider. `name`: the scope in which its refund ids are unique."""
+
+    name: str
+
+    async def capabilities(self) -> Capabilities:
+        """Raises: ToolUnavailable when it cannot be asked."""
+        ...
+
+    async def refund(self, call: Call, seconds: float) -> Outcome:
+        """Make one call, once, within `seconds`. Raises nothing: every failure is an outcome."""
+        ...
+
+    async def find(self, call: Call, seconds: float) -> Paid | Unclear | NotSent | None:
+        """The refund made for this call, None when there is none so far. Unclear, NotSent: that cannot be told."""
+        ...
+
+
+class HttpPayments:
+    """A provider over HTTP: POST /v1/refunds, GET /v1/refunds?reference=, GET /v1/capabilities.
+
+    given: what it can do; None = it is asked, once. Nothing is retried here.
+
+    Raises: ConfigError when `url` is no safe web address.
+    """
+
+    def __init__(self, url: str, *, given: Capabilities | None = None, name: str = "payments") -> None:
+        check_web_url(url, "the payments address", like="https://payments.example.com", instead="leave it away")
+        self.name = name
+        self._given = given
+        # A kept connection may be closed by the other side just as a refund is sent, which would look like a lost one.
+        limits = httpx2.Limits(max_connections=64, max_keepalive_connections=0)
+        timeout = httpx2.Timeout(None, connect=CONNECT_SECONDS)
+        self._http = httpx2.AsyncClient(base_url=url, timeout=timeout, limits=limits)
+
+    async def aclose(self) -> None:
+        await self._http.aclose()
+
+    async def capabilities(self) -> Capabilities:
+        if self._given is None:
+            answer = await self._ask("/v1/capabilities", {}, Capabilities, ASKING_SECONDS)
+            if not isinstance(answer, Capabilities):
+                raise ToolUnavailable(f"the payment provider cannot be asked what it can do: {answer.why}")
+            self._given = answer
+        return self._given
+
+    async def refund(self, call: Call, seconds: float) -> Outcome:
+        body = {
+            "payment": call.payment,
+            "amount": call.amount,
+            "currency": call.currency,
+            "reference": call.key,
+            "metadata": dict(call.metadata),
+        }
+        try:
+            async with asyncio.timeout(seconds):
+                status, raw = await self._exchange("POST", "/v1/refunds", json=body, headers={"Idempotency-Key": call.key})
+        except _NEVER_LEFT as error:
+            return NotSent(_named(error))
+        except (httpx2.HTTPError, TimeoutError) as error:
+            return Unclear(_named(error))
+        if status == 200:
+            paid = _read(raw, Paid)
+            return paid if isinstance(paid, Paid) and _is_for(paid, call) else Unclear("the answer is not for this call")
+        if 400 <= status < 500 and status not in _NOT_DEFINITE:
+            refusal = _read(raw, _ErrorBody)
+            if isinstance(refusal, _ErrorBody) and refusal.error.code != "idempotency_key_reused":
+                return Declined(preview(refusal.error.code, 60))
+        return Unclear(f"HTTP {status}")
+
+    async def find(self, call: Call, seconds: float) -> Paid | Unclear | NotSent | None:
+        found = await self._ask("/v1/refunds", {"reference": call.key}, _Listing, seconds)
+        if not isinstance(found, _Listing):
+            return found
+        # With more than one, the first stands for the intent; the reconciliation report names the others.
+        return next((paid for paid in found.data if _is_for(paid, call)), None)
+
+    async def _ask(self, path: str, params: Mapping[str, str], kind: type[T], seconds: float) -> T | Unclear | NotSent:
+        try:
+            async with asyncio.timeout(seconds):
+                status, raw = await self._exchange("GET", path, params=dict(params))
+        except _NEVER_LEFT as error:
+            return NotSent(_named(error))
+        except (httpx2.HTTPError, TimeoutError) as error:
+            return Unclear(_named(error))
+        return _read(raw, kind) if status == 200 else Unclear(f"HTTP {status}")
+
+    async def _exchange(self, method: str, path: str, **sent: Any) -> tuple[int, bytes]:
+        async with self._http.stream(method, path, **sent) as response:
+            body = bytearray()
+            async for chunk in response.aiter_bytes():
+                body += chunk
+                if len(body) > MAX_ANSWER:
+                    return response.status_code, b""
+            return response.status_code, bytes(body)
+
+
+class _Problem(msgspec.Struct):
+    code: str
+
+
+class _ErrorBody(msgspec.Struct):
+    error: _Problem
+
+
+class _Listing(msgspec.Struct):
+    data: list[Paid]
+
+
+def _read(raw: bytes, kind: type[T]) -> T | Unclear:
+    try:
+        return msgspec.convert(loads(raw, max_bytes=MAX_ANSWER, what="the provider's answer"), kind)
+    except (BoundaryError, msgspec.ValidationError) as error:
+        return Unclear(preview(redact(str(error)), 200))
+
+
+def _is_for(paid: Paid, call: Call) -> bool:
+    return (paid.payment, paid.amount, paid.currency, paid.reference) == (
+        *(call.payment, call.amount, call.currency),
+        call.key,
+    )
+
+
+def _named(error: Exception) -> str:
+    return preview(redact(f"{type(error).__name__} {error}".strip()), 200)

@@ -1,0 +1,207 @@
+"""Refunds carried out: the steps between the transactions, and the completer that goes on where a process stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine
+from random import Random
+from typing import Any, TypeVar
+
+from siafu.apps.support.shop.money import answers, approvals, rows
+from siafu.apps.support.shop.money.books import Again, Books, End, Refused, Review, call_of
+from siafu.apps.support.shop.money.payments import Capabilities, Declined, NotSent, Paid, Payments, Unclear
+from siafu.apps.support.shop.money.policy import RefundPolicy
+from siafu.apps.support.shop.money.records import Intent, OrderMoney, RefundAsk, RefundOutcome
+from siafu.apps.support.shop.refusal import Refusal
+from siafu.errors import SiafuError, StoreError, ToolUnavailable
+from siafu.pace.backoff import full_jitter
+from siafu.pace.clock import Clock
+from siafu.store.crash import crash_point
+from siafu.store.database import Database
+
+CALL_SHARE = 0.7  # of a lease, that looking and calling may take together
+KEY_SECONDS = 23 * 3600.0  # after which a provider may have forgotten a key
+ATTEMPTS = 20  # with an unclear end, before a person is asked
+FIRST_PAUSE, LONGEST_PAUSE = 1.0, 300.0
+COMPLETER_SECONDS = 5.0
+AT_ONCE, A_ROUND = 8, 50
+PROGRESS_SECONDS = 2.0
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+
+class Refunds:
+    """The refunds of a shop. `db` has the shop's tables and the money's.
+
+    payments: None = no refund can be asked for. clock: `wall` is what the policy's windows are measured with; leases
+    go by the database's clock. owner: names this process in the records. lease: seconds one attempt may take before
+    another process may go on; a call gets at most 0.7 of it.
+
+    Begin, then `aclose` when done: an attempt under way is waited for. Attributes: fenced: attempts whose result was
+    not kept, as another process had gone on.
+    """
+
+    def __init__(
+        self, db: Database, payments: Payments | None, policy: RefundPolicy, *, clock: Clock, owner: str, lease: float = 15.0
+    ) -> None:
+        self._db, self._payments, self._clock = db, payments, clock
+        self._lease = lease
+        self._books = Books(policy, psp=payments.name if payments else "", owner=owner, lease=lease)
+        self._rng = Random()
+        self._under_way: set[asyncio.Task[Any]] = set()
+        self.fenced = 0
+
+    async def refund(
+        self, ask: RefundAsk, progress: Callable[[str], Awaitable[None]] | None = None
+    ) -> RefundOutcome:
+        """Make the refund once, or say why not.
+
+        The same key again gives the same answer. `progress` is told every two seconds that it goes on. Cancelling
+        this, or an error of `progress`, ends the waiting and never the refund.
+
+        Raises: StoreError, when nothing is known; asking again with the same key is safe.
+        """
+        task = self._start(self._refund(ask))
+        while not task.done():
+            await asyncio.wait({task}, timeout=PROGRESS_SECONDS if progress else None)
+            if progress and not task.done():
+                await progress("the refund is being carried out")
+        return task.result()
+
+    async def state(self, tenant: str, customer: str, order_id: str) -> OrderMoney | None:
+        """The money of the customer's order; None when no refund was ever asked for on it (`books.order_money` knows
+        the order's total then).
+        """
+        row = await self._db.run(
+            lambda tx: tx.row(
+                """SELECT captured_minor, refunded_minor, reserved_minor FROM payment
+                   WHERE tenant_id = :tenant AND owner_sub = :customer AND order_id = :order_id""",
+                **{"tenant": tenant, "customer": customer, "order_id": order_id},
+            )
+        )
+        return OrderMoney(**row) if row else None
+
+    async def run_completer(self) -> None:
+        """Carry out what is left over, every few seconds, until cancelled."""
+        while True:
+            try:
+                await self.complete()
+            except SiafuError as error:
+                log.error("the refunds that are left over wait: %s", error.message)
+            await self._clock.sleep(COMPLETER_SECONDS * self._rng.uniform(0.5, 1.5))
+
+    async def complete(self) -> int:
+        """One round of the completer: what waited too long for a person is given up, what is due is carried out.
+
+        Returns how many refunds were carried on. Raises: StoreError; ToolUnavailable when the provider is away.
+        """
+        await self._db.run(approvals.expire)
+        if self._payments is None:
+            return 0
+        can = await self._payments.capabilities()
+        due = await self._db.run(lambda tx: self._books.due(tx, A_ROUND))
+        turns = asyncio.Semaphore(AT_ONCE)
+
+        async def carry_on(found: Intent) -> None:
+            async with turns:
+                await self._carry_out(found, can)
+
+        await asyncio.gather(*(asyncio.shield(self._start(carry_on(found))) for found in due))
+        return len(due)
+
+    async def resolve(self, refund_id: str, *, psp_refund_id: str | None, by: str) -> None:
+        """Close a refund under review: a person found it at the provider under this id, or (None) that it was not made.
+
+        Raises: InputError when it is not under review, or the id is another refund's.
+        """
+        await self._db.run(lambda tx: self._books.resolve(tx, refund_id, psp_refund_id=psp_refund_id, by=by))
+
+    async def aclose(self) -> None:
+        """Wait for the attempts under way, which end within their leases."""
+        while self._under_way:
+            await asyncio.wait(self._under_way)
+
+    async def _refund(self, ask: RefundAsk) -> RefundOutcome:
+        if self._payments is None:
+            return answers.UNAVAILABLE
+        try:
+            can = await self._payments.capabilities()
+        except ToolUnavailable as error:
+            log.warning("%s", error.message)
+            return answers.UNAVAILABLE
+        try:
+            claimed = await self._db.run(
+                lambda tx: self._books.claim(tx, ask, serialise=not can.idempotency, today=self._clock.wall())
+            )
+        except Refused as refused:
+            return refused.refusal
+        crash_point("refund_claimed")
+        if claimed.first or not claimed.intent.busy_ms:
+            return await self._carry_out(claimed.intent, can)
+        return answers.answer(claimed.intent)
+
+    async def _carry_out(self, found: Intent, can: Capabilities) -> RefundOutcome:
+        """One attempt, if the refund is open and nobody else makes one."""
+        until = self._clock.now() + CALL_SHARE * self._lease
+        taken = await self._db.run(lambda tx: self._books.take(tx, found.refund_id, seen=found.lease_epoch))
+        if isinstance(taken, Refusal):
+            return taken
+        if taken is None:
+            return answers.answer(await self._db.run(lambda tx: rows.intent(tx, found.refund_id)))
+        crash_point("refund_dispatching")
+        end = await self._attempt(taken, can, until)
+        crash_point("refund_called")
+        if isinstance(end, Review):
+            log.error("refund %s needs a person: %s", found.refund_id, end.why)
+        try:
+            kept = await self._db.run(lambda tx: self._books.settle(tx, taken, end))
+            crash_point("refund_finalised")
+            now = await self._db.run(lambda tx: rows.intent(tx, found.refund_id))
+        except StoreError as error:  # what is stored says that a call may have been made, so it will be found out
+            log.error("the end of refund %s could not be written down: %s", found.refund_id, error.message)
+            return answers.lost(taken)
+        self.fenced += not kept
+        return answers.answer(now, replayed=not kept)
+
+    async def _attempt(self, taken: Intent, can: Capabilities, until: float) -> End:
+        """Look first if a call may have been made before; then call, if a second one can do no harm."""
+        assert self._payments is not None
+        call = call_of(taken)
+        may_call = True
+        if taken.attempts > 1:
+            if can.lookup:
+                found = await self._payments.find(call, until - self._clock.now())
+                if found is not None:
+                    return found if isinstance(found, Paid) else self._unclear(taken, can, found)
+            age = taken.now - (taken.first_dispatch_at or taken.now)
+            may_call = can.idempotency and age < KEY_SECONDS
+            if not may_call and (not can.lookup or age >= KEY_SECONDS):
+                return Review("a call was made, and the provider does not say what became of it")
+        left = until - self._clock.now()
+        if not may_call:
+            return self._unclear(taken, can, Unclear("the provider has no such refund so far"))
+        if left <= 0:
+            return self._unclear(taken, can, NotSent("this process was stopped for too long"))
+        outcome = await self._payments.refund(call, left)
+        return outcome if isinstance(outcome, Paid | Declined) else self._unclear(taken, can, outcome)
+
+    def _unclear(self, taken: Intent, can: Capabilities, outcome: Unclear | NotSent) -> Again | Review:
+        pause = full_jitter(taken.lease_epoch, self._rng, base=FIRST_PAUSE, cap=LONGEST_PAUSE)
+        if isinstance(outcome, NotSent):
+            return Again(outcome.why, pause, sent=False)
+        if taken.attempts >= ATTEMPTS or not (can.idempotency or can.lookup):
+            return Review(outcome.why)
+        return Again(outcome.why, pause)
+
+    def _start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """A task that no caller's cancellation reaches."""
+        task = asyncio.create_task(work)
+        self._under_way.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._under_way.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("a refund ended with %s: %s", type(error).__name__, error)

@@ -1,0 +1,30 @@
+"""A server of siafu's own tells where it listens."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import msgspec
+import typer
+
+
+class Ready(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a simulator listens: for its callers, and for those who control it."""
+
+    url: str
+    control: str
+    pid: int = msgspec.field(default_factory=os.getpid)
+    simulated: bool = True
+
+
+def tell(ready: Ready, note: str, *, file: Path | None, as_json: bool) -> None:
+    """One line on standard output, the URL and `note` or JSON; and the JSON in `file`, whole from the beginning."""
+    line = msgspec.json.encode(ready).decode()
+    if file is not None:
+        part = file.with_name(file.name + ".part")
+        part.write_text(line + "\n", encoding="utf-8")
+        part.replace(file)
+    typer.echo(line if as_json else f"{ready.url}  ({note})")
+    sys.stdout.flush()
