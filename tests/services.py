@@ -46,7 +46,7 @@ class Server:
         """
         deadline = time.monotonic() + START_SECONDS
         while time.monotonic() < deadline:
-            port = self.port or _free_port()
+            port = self.port or free_port()
             with (self._folder / "log").open("ab") as log:
                 self._guard = subprocess.Popen(
                     ["/bin/sh", "-c", _GUARD, "sh", *self._command(port)],
@@ -220,7 +220,7 @@ def _folder(owner: str | None) -> Iterator[Path]:
         shutil.rmtree(folder)
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

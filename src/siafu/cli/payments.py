@@ -21,8 +21,8 @@ app = typer.Typer(
     rich_markup_mode=None,
     epilog="""\b
 Examples:
-  siafu payments serve --ledger paid.jsonl     a free port; prints the URL
-  siafu payments show paid.jsonl               what was paid, and twice
+  siafu payments serve --ledger paid.jsonl    a free port; prints the URL
+  siafu payments show paid.jsonl              what was paid, and what twice
 """,
 )
 
@@ -101,4 +101,5 @@ def show(
     for paid in book.effects:
         typer.echo(printable(f"{paid.id}  {paid.payment}  {paid.amount} {paid.currency}  {paid.reference}"))
     sums = ", ".join(f"{amount} {currency}" for currency, amount in sorted(stats["paid"].items())) or "nothing"
-    typer.echo(f"{stats['effects']} refunds paid, {stats['duplicates']} of them more than once; paid back: {sums}")
+    again = f"{stats['duplicates']} of them under a reference paid before"
+    typer.echo(f"{stats['effects']} refunds paid, {again}; paid back: {sums}")

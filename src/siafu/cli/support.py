@@ -154,11 +154,17 @@ def status(
 Examples:
   siafu support ask "주문 1001 어디쯤 왔나요?" --customer kim
   siafu support ask "Is the yoga mat in stock?" --customer alice --json
+  siafu support ask "환불해 주세요" --customer kim --thread kim-1
+  siafu support ask "1001이요" --customer kim --thread kim-1
+      goes on from what was said before
 """,
 )
 def ask(
     text: str = typer.Argument(help="What the customer writes."),
     customer: str = typer.Option(..., "--customer", help="Who asks: the authenticated customer."),
+    thread: str | None = typer.Option(
+        None, "--thread", help="Keep the conversation under this name, and go on with it when there is one."
+    ),
     strong: str | None = Strong,
     cheap: str | None = Cheap,
     base_url: str | None = BaseUrl,
@@ -167,6 +173,8 @@ def ask(
     json: bool = AsJson,
 ) -> None:
     """Answer one request and show every step."""
+    import uuid
+
     from siafu.apps.filerun.run import stop_code
     from siafu.apps.support.job import SupportJob
     from siafu.apps.support.requests import parse_request
@@ -174,9 +182,9 @@ def ask(
     from siafu.cli.steps import show_answer, show_step
 
     settings = _settings(config, base_url, strong, cheap)
-    request = parse_request({"id": "ask", "customer": customer, "text": text})
+    request = parse_request({"id": f"ask-{uuid.uuid4()}", "customer": customer, "text": text})
     job = SupportJob(_support(settings, on_step=None if json else show_step))
-    result = asyncio.run(_answer(settings, job, request, database))
+    result = asyncio.run(_answer(settings, job, request, database, thread))
     record = job.record(result)
     if json:
         typer.echo(encode(record))
@@ -187,7 +195,24 @@ def ask(
     raise typer.Exit(0 if result.error is None else stop_code(result.error.code))
 
 
-async def _answer(settings: Settings, job: SupportJob, request: CustomerRequest, database: Path | None) -> MapResult:
+async def _answer(
+    settings: Settings, job: SupportJob, request: CustomerRequest, database: Path | None, thread: str | None
+) -> MapResult:
+    if thread is None:
+        return await _answer_alone(settings, job, request, database)
+    from siafu.config.threads import support_threads
+
+    async with support_threads(settings) as threads:
+        request = await threads.ask(thread, request)
+        result = await _answer_alone(settings, job, request, database)
+        if result.ok:
+            await threads.answered(request.id, result.value.answer, result.value.outcome)
+        return result
+
+
+async def _answer_alone(
+    settings: Settings, job: SupportJob, request: CustomerRequest, database: Path | None
+) -> MapResult:
     from siafu.apps.filerun.job import Task
     from siafu.config.assembly import Plan, opened
     from siafu.config.servers import support_desk

@@ -2,7 +2,7 @@
 
 SQL is text with `:name` parameters. These words in it are replaced by what the database at hand calls them:
 
-    {now}          the database's clock: seconds since 1970, a float; in PostgreSQL it goes on within a transaction
+    {now}          the database's clock: seconds since 1970, a float; it goes on within a transaction
     {integer}      a 64-bit integer column
     {real}         a float column
     {bytes}        a column of bytes
@@ -31,6 +31,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 from functools import lru_cache
+from math import isnan
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypeVar, cast
 
@@ -131,35 +132,39 @@ class Database:
 
         Raises: StoreError, also when `work` swallows one that is no Conflict; what `work` raises.
         """
-        for attempt in itertools.count(1):
-            if self._closed:
-                raise StoreError(f"{self._where} is closed")
+        for attempt in range(1, ATTEMPTS):
             try:
-                with self._engine.begin() as connection:
-                    transaction = Transaction(connection, self.dialect, self._where)
-                    result = work(transaction)
-                    if transaction.failed is not None:
-                        raise transaction.failed
-                return result
+                return self._once(work)
             except _Overtaken:
-                if attempt == ATTEMPTS:
-                    raise
                 time.sleep(random.uniform(0.0, 0.01 * 2**attempt))
-            except SQLAlchemyError as error:  # at BEGIN or COMMIT
-                raise _told(error, self._where) from error
-        raise AssertionError("unreachable")
+        return self._once(work)
+
+    def _once(self, work: Callable[[Transaction], T]) -> T:
+        if self._closed:
+            raise StoreError(f"{self._where} is closed")
+        try:
+            with self._engine.begin() as connection:
+                transaction = Transaction(connection, self.dialect, self._where)
+                result = work(transaction)
+                if transaction.failed is not None:
+                    raise transaction.failed
+            return result
+        except SQLAlchemyError as error:  # at BEGIN or COMMIT
+            raise _told(error, self._where) from error
 
     async def run(self, work: Callable[[Transaction], T]) -> T:
         """`transact` in a thread of this database.
 
         Cancelled before it has begun, it never begins; cancelled later, it goes on to its end without the caller.
         """
-        if self._closed:
-            raise StoreError(f"{self._where} is closed")
-        return await asyncio.get_running_loop().run_in_executor(self._threads, self.transact, work)
+        try:
+            waiting = asyncio.get_running_loop().run_in_executor(self._threads, self.transact, work)
+        except RuntimeError as error:  # the threads take no more work
+            raise StoreError(f"{self._where} is closed") from error
+        return await waiting
 
     def close(self) -> None:
-        """Finish what `run` has begun, and close. Blocks; idempotent."""
+        """Finish what `run` has been given, and close. Blocks; idempotent. `transact` is not called meanwhile."""
         self._threads.shutdown()
         self._closed = True
         self._engine.dispose()
@@ -248,13 +253,15 @@ def _place(url: str | Path, what: str) -> Path | URL:
     if isinstance(url, Path):
         return url.absolute()
     scheme, mark, rest = url.partition("://")
-    if not mark and url:
+    if not mark and url and not url.startswith(("sqlite:", "postgresql:", "postgres:")):
         return Path(url).absolute()
     if scheme == "sqlite" and rest.startswith("/") and len(rest) > 1:
         return Path(rest[1:]).absolute()
     if scheme in ("postgresql", "postgres"):
         with contextlib.suppress(ArgumentError, ValueError):
-            return make_url(url).set(drivername="postgresql+psycopg")
+            found = make_url(url).set(drivername="postgresql+psycopg")
+            if "@" not in f"{found.host}{found.database}":  # the rest of a password that was not written in %
+                return found
     raise ConfigError(
         f"the address of {what} cannot be used: write a path, sqlite:///PATH or postgresql://user:password@host/name "
         "(in a user or password, write @ as %40, / as %2F, : as %3A)"
@@ -262,14 +269,24 @@ def _place(url: str | Path, what: str) -> Path | URL:
 
 
 def _make_file(path: Path, where: str) -> None:
+    """Make the file, for its owner alone; one that is there is only looked at."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        # Not for a file that is there: closing it would drop the locks that this process holds on it.
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
     except FileExistsError:
-        pass
+        _inspect(path, where)
     except OSError as error:
         raise StoreError(f"{where} cannot be made ({error.strerror}): choose another path") from error
+
+
+def _inspect(path: Path, where: str) -> None:
+    try:
+        with contextlib.closing(sqlite3.connect(f"{path.as_uri()}?mode=rw", uri=True, timeout=WAIT_SECONDS)) as db:
+            names = {name for (name,) in db.execute("SELECT name FROM sqlite_schema")}
+    except sqlite3.Error as error:
+        raise store_error(error, where) from error
+    if names and "siafu_schema" not in names:
+        raise StoreError(f"{where} is a database of another program, so it was left untouched: choose another path")
 
 
 def _sqlite(path: Path) -> Engine:
@@ -338,18 +355,13 @@ def _postgresql(url: URL, what: str) -> Engine:
 def _migrate(transaction: Transaction, migrations: Sequence[Sequence[str]], schema: str, where: str) -> None:
     """Take the steps that the database lacks, all or none."""
     if transaction.dialect == "sqlite":
-        names = {row["name"] for row in transaction.rows("SELECT name FROM sqlite_schema WHERE type = 'table'")}
-        there = "siafu_schema" in names
-        if names and not there:
-            raise StoreError(f"{where} is a database of another program, so it was left untouched: choose another path")
+        there = transaction.row("SELECT 1 FROM sqlite_schema WHERE name = 'siafu_schema'") is not None
     else:
         transaction.rows("SELECT pg_advisory_xact_lock(:lock)", lock=_MIGRATION_LOCK)
-        state = transaction.rows(
-            "SELECT to_regclass('siafu_schema') AS kept, current_setting('server_encoding') AS coded"
-        )
-        there = state[0]["kept"] is not None
-        if state[0]["coded"] != "UTF8":
-            raise ConfigError(f"{where} keeps text as {state[0]['coded']}: create it anew with ENCODING 'UTF8'")
+        (coded,) = transaction.rows("SELECT current_setting('server_encoding') AS name")
+        if coded["name"] != "UTF8":
+            raise ConfigError(f"{where} keeps text as {coded['name']}: create it anew with ENCODING 'UTF8'")
+        there = transaction.row("SELECT 1 WHERE to_regclass('siafu_schema') IS NOT NULL") is not None
     if not there:
         transaction.change("CREATE TABLE siafu_schema (name TEXT PRIMARY KEY, version {integer} NOT NULL) {strict}")
     found = transaction.row("SELECT version FROM siafu_schema WHERE name = :name", name=schema)
@@ -380,6 +392,8 @@ def _fault(value: Value) -> str | None:
         return "holds a NUL or half a character: clean it before it is stored"
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
         return "has more than 64 bits: check where it comes from"
+    if isinstance(value, float) and isnan(value):
+        return "is not a number"
     return None
 
 

@@ -77,7 +77,8 @@ class Bank:
             key, body = read_key(http.headers.get("Idempotency-Key")), read_body(await http.read())
         except (Unusable, web.HTTPRequestEntityTooLarge) as error:
             request, _ = self._arrived("refund", spared=True)
-            return await self._reply(http, request, None, refused(400, "invalid_request", str(error)))
+            message = error.text or "" if isinstance(error, web.HTTPException) else str(error)
+            return await self._reply(http, request, None, refused(400, "invalid_request", message))
         honoured = key if self.options.mode.honours_keys else None
         refusal = self._contradiction(honoured, body) if honoured else None
         request, rule = self._arrived("refund", body.reference, key=key, body=body, spared=refusal is not None)
@@ -128,7 +129,8 @@ class Bank:
 
     async def _again(self, settled: Settled, rule: Rule | None) -> Answer:
         await asyncio.sleep(_wait(rule))
-        return msgspec.structs.replace(_told(settled, rule), replayed=True)
+        await self.ledger.settle()
+        return _told(settled, rule, replayed=True)
 
     async def _settle(self, request: Request, body: Body, rule: Rule | None) -> Settled | None:
         """Pay or decline, durably; None = neither, so the next attempt begins anew."""
@@ -239,15 +241,16 @@ def _wait(rule: Rule | None) -> float:
     return rule.wait if rule and rule.kind in SLOW else 0.0
 
 
-def _told(settled: Settled | None, rule: Rule | None) -> Answer:
+def _told(settled: Settled | None, rule: Rule | None, *, replayed: bool = False) -> Answer:
     """What the caller is told of a refund that was paid, declined or (None) left alone."""
     if rule and rule.kind == "error_after":
         return refused(500, "internal_error", "something went wrong")
     if settled is None or (rule and rule.kind == "error_before"):
-        return refused(503, "unavailable", "nothing was paid, try again later")
+        return refused(503, "unavailable", "this request was not processed, try again later")
     if settled.paid is None:
-        return refused(402, "declined", "the refund was declined")
-    return Answer(status=200, content=_shown(settled.paid), ids=[settled.paid.id])
+        declined = refused(402, "declined", "the refund was declined")
+        return msgspec.structs.replace(declined, replayed=replayed)
+    return Answer(status=200, content=_shown(settled.paid), ids=[settled.paid.id], replayed=replayed)
 
 
 def _shown(paid: Paid) -> dict[str, Any]:
