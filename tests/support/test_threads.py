@@ -84,8 +84,7 @@ async def test_only_the_newest_messages_come_along(threads: Threads, monkeypatch
     assert [turn.text for turn in (await threads.ask("kim-1", request("끝"))).earlier] == ["질문 28", "질문 29"]
 
 
-async def test_what_was_said_outlives_the_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("SIAFU_DATABASE_URL", raising=False)
+async def test_what_was_said_outlives_the_process(tmp_path: Path) -> None:
     settings = Settings(home=tmp_path / "집")
     async with support_threads(settings) as kept:
         first = await kept.ask("kim-1", request("환불"))
@@ -93,8 +92,8 @@ async def test_what_was_said_outlives_the_process(tmp_path: Path, monkeypatch: p
     async with support_threads(settings) as kept:
         assert (await kept.ask("kim-1", request("1001"))).earlier[0].answer == "어느 주문?"
     assert (tmp_path / "집" / "support.db").stat().st_mode & 0o077 == 0
-    monkeypatch.setenv("SIAFU_DATABASE_URL", f"sqlite:///{tmp_path / 'other.db'}")
-    async with support_threads(settings) as kept:
+    elsewhere = Settings(home=tmp_path, database_url=f"sqlite:///{tmp_path / 'other.db'}")
+    async with support_threads(elsewhere) as kept:
         assert (await kept.ask("kim-1", request("1001"))).earlier == ()
 
 

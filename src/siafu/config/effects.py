@@ -11,8 +11,7 @@ from typing import Any
 
 import msgspec
 
-from siafu.border.secrets import Secret
-from siafu.config.settings import Settings, resolve
+from siafu.config.settings import Settings
 from siafu.errors import ConfigError
 from siafu.observe.calls import CallContext
 from siafu.store.database import Database
@@ -75,12 +74,7 @@ async def effect_store(settings: Settings) -> AsyncIterator[EffectStore]:
 
 def open_effects(settings: Settings) -> Database:
     """The database of effects. Blocks. Raises: ConfigError, StoreError."""
-    given = settings.database_url
-    if given is None:
-        url: Any = settings.home / "effects.db"
-    else:
-        url = given.reveal() if isinstance(given, Secret) else resolve(given, "database_url")
-    return Database(url, MIGRATIONS, what="the database of effects", schema="effects")
+    return Database(settings.database("effects.db"), MIGRATIONS, what="the database of effects", schema="effects")
 
 
 @contextlib.asynccontextmanager

@@ -102,8 +102,8 @@ def identity_key() -> Secret:
 def example_shop(settings: Settings, key: Secret, database: Path | None) -> McpServer:
     """`siafu shop serve` over stdio, which believes only identities signed with `key`."""
     env: dict[str, str | Secret] = {IDENTITY_KEY: key, "SIAFU_HOME": str(settings.home)}
-    if "PYTHONPATH" in os.environ:  # siafu itself may be found through it
-        env["PYTHONPATH"] = os.environ["PYTHONPATH"]
+    # siafu itself may be found through the first; the second is where the shop pays money back.
+    env |= {name: os.environ[name] for name in ("PYTHONPATH", "SIAFU_PAYMENTS_URL") if name in os.environ}
     place = ("--database", str(database)) if database else ()
     return McpServer(
         name="shop",

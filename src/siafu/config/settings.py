@@ -110,7 +110,7 @@ class ToolSettings(_Section):
 
 class Settings(_Section):
     """Everything a user may set. `home`: where journals and state live. `database_url`: of the effects that tools have
-    had (a path, sqlite:///PATH or postgresql://...); None = effects.db in `home`.
+    had, and of conversations (a path, sqlite:///PATH or postgresql://...); None = files in `home`.
     """
 
     endpoint: EndpointSettings = EndpointSettings()
@@ -121,6 +121,13 @@ class Settings(_Section):
     tools: ToolSettings = ToolSettings()
     database_url: str | Secret | None = None
     home: Path = Path(".siafu")
+
+    def database(self, file: str) -> str | Path:
+        """Where state in SQL lives: `database_url`, or `file` in `home` without one. Raises: ConfigError."""
+        given = self.database_url
+        if given is None:
+            return self.home / file
+        return given.reveal() if isinstance(given, Secret) else resolve(given, "database_url")
 
     @property
     def simulated(self) -> bool:

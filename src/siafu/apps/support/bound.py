@@ -54,8 +54,7 @@ class Bound:
             if order in self._totals:
                 bound = {**context.bound, "expected_refunded_minor": self._totals[order]}
                 context = msgspec.structs.replace(context, bound=bound)
-        elif name == HAND_OVER:
+        elif name == HAND_OVER and not context.effect_key:
             key = uuid.uuid5(_NAMESPACE, canonical([context.run, context.task, name]).decode())
             context = msgspec.structs.replace(context, effect_key=str(key))
         return await self._inner.call(name, arguments, context)
-
