@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 app = typer.Typer(
-    help="Tools under the effect contract: what they did, once each; what only a person can tell; what is switched off.",
+    help="Tools under the effect contract: what they did, what only a person can tell, what is switched off.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,

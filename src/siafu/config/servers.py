@@ -77,6 +77,7 @@ async def tool_rows(settings: Settings) -> list[Row]:
     """A doctor's row for each configured server; all are started, asked for their tools, and ended."""
     try:
         configured = servers(settings)
+        effect_rules(settings, [server.name for server in configured])
         if any(server.identity for server in configured):
             identity_key()
     except ConfigError as error:

@@ -63,7 +63,8 @@ class EffectStore:
 
     async def finish(self, effect: str, epoch: int, ending: Ending, result: str | None) -> Verdict:
         """Record how the call under `epoch` ended; `result`: the tool's answer as JSON. Returns what holds now: Kept
-        with it, or `manual_review` when nobody knows. An epoch that is over changes nothing, but what it has seen is kept in the audit.
+        with it, or `manual_review` when nobody knows. An epoch that is over changes nothing, but what it has seen is
+        kept in the audit.
 
         Raises: StoreError.
         """
