@@ -16,7 +16,15 @@ import msgspec
 
 from siafu.border.canonical import canonical, dumps, fingerprint
 from siafu.border.text import preview
-from siafu.errors import ConfigError, OutcomeUnknown, ToolArgumentsInvalid, ToolDenied, ToolFault, ToolUnavailable
+from siafu.errors import (
+    ApprovalPending,
+    ConfigError,
+    OutcomeUnknown,
+    ToolArgumentsInvalid,
+    ToolDenied,
+    ToolFault,
+    ToolUnavailable,
+)
 from siafu.observe.calls import CallContext
 from siafu.pace.clock import Clock
 from siafu.store.crash import crash_point
@@ -24,7 +32,16 @@ from siafu.store.effect_people import AGENT
 from siafu.store.effect_records import Busy, Dispatch, EffectAsk, Ending, Kept, Stopped, Verdict
 from siafu.store.effects import EffectStore
 from siafu.tools.bounds import seconds_left
-from siafu.tools.effect_rules import CALL_SHARE, EffectRule, amount, definition, effect_key, judged, same_effect
+from siafu.tools.effect_rules import (
+    CALL_SHARE,
+    PENDING,
+    EffectRule,
+    amount,
+    definition,
+    effect_key,
+    judged,
+    same_effect,
+)
 from siafu.tools.toolset import Tool, ToolResult, ToolSet
 
 ATTEMPTS = 3  # calls under one claim, where a call may be repeated
@@ -81,13 +98,22 @@ class Effects:
         Results with `is_error` that the contract gives: pending_approval, approval_denied, idempotency_key_reused,
         tool_disabled, tool_changed, daily_limit, amount_needed.
 
-        Raises: OutcomeUnknown (it may have happened; or somebody else is still calling), StoreError, ToolFault of the
-        inner set. When cancelled, the call is given up and its outcome kept as unknown.
+        Raises: OutcomeUnknown (it may have happened; or somebody else is still calling), ApprovalPending when the rule
+        says that the item waits, StoreError, ToolFault of the inner set. When cancelled, the call is given up and its
+        outcome kept as unknown.
         """
         await self._read()
         contract = self._contracts.get(name)
         if contract is None:
             return await self._inner.call(name, arguments, context)
+        result = await self._guarded(contract, name, arguments, context)
+        if result.code == PENDING and contract.rule.pending == "wait":
+            raise ApprovalPending(f"{name} waits for a person's decision; see: siafu approvals list")
+        return result
+
+    async def _guarded(
+        self, contract: _Contract, name: str, arguments: Mapping[str, Any], context: CallContext
+    ) -> ToolResult:
         seconds_left(name, context, self._clock)
         ask = self._ask(contract, arguments, context)
         if ask is None:
