@@ -290,6 +290,13 @@ async def test_sec36_the_audit_can_only_grow(house: House, sql: str) -> None:
     assert await house.people.history(effect=house.effect().id) == [dispatched, succeeded]
 
 
+async def test_sec36_the_audit_names_who_asks_now_not_who_asked_first(house: House) -> None:
+    await house.done(ask(role="refund", task="first"))
+    await house.store.claim(ask(role="complaint", task="second", owner="test:2"))
+    *_, again = await house.people.history()
+    assert (again.kind, again.role, again.task, again.actor) == ("replayed", "complaint", "second", "test:2")
+
+
 async def test_texts_that_a_database_refuses_lose_nothing(house: House) -> None:
     given = ask(customer="김\0\ud83d", role="a\0", run="\ud83d", requester="x\0")
     await house.done(given)

@@ -287,6 +287,17 @@ async def test_sec12_a_tool_that_changed_is_gone_until_a_person_accepts_it(
     assert len(cash.paid) == 2
 
 
+async def test_a_server_of_our_own_changes_with_us(desk: Open) -> None:
+    first, second = desk(), desk("changed")
+    for n, cash in enumerate((first, second)):
+        rules = {"cash.pay": EffectRule()}
+        tools = Effects(cash.server, rules, cash.store, clock=SystemClock(), owner="me:1", ours=True)
+        context = CallContext(run="r", task="t", step=f"#{n}")
+        assert not (await tools.call("pay", {}, context)).is_error
+        assert "pay" in [tool.name for tool in await tools.list()]
+    assert len(first.paid) == 2
+
+
 async def test_a_rule_for_a_tool_that_is_not_there_stops_everything(desk: Open) -> None:
     cash = desk()
     wrong = Effects(cash.server, {"cash.pey": EffectRule()}, cash.store, clock=SystemClock(), owner="me:1")

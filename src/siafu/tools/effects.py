@@ -63,17 +63,26 @@ class Effects:
     """The tools of `inner`; those with a rule are called under its contract and marked as guarded.
 
     rules: by `server.tool`; by the name alone for tools of no server. owner: names this process in leases and audit.
-    A tool whose definition is another than the one that was accepted is left out, and refused when it is called.
+    A tool whose definition is another than the one that was accepted is left out, and refused when it is called; unless
+    `ours`, for a server that is part of the same program and changes only with it.
     """
 
     def __init__(
-        self, inner: ToolSet, rules: Mapping[str, EffectRule], store: EffectStore, *, clock: Clock, owner: str
+        self,
+        inner: ToolSet,
+        rules: Mapping[str, EffectRule],
+        store: EffectStore,
+        *,
+        clock: Clock,
+        owner: str,
+        ours: bool = False,
     ) -> None:
         self._inner = inner
         self._rules = rules
         self._store = store
         self._clock = clock
         self._owner = owner
+        self._ours = ours
         self._seen: Sequence[Tool] | None = None
         self._contracts: dict[str, _Contract] = {}
         self._tools: tuple[Tool, ...] = ()
@@ -141,7 +150,7 @@ class Effects:
                 hint = f"did you mean {near[0]}?" if near else f"there are: {', '.join(sorted(ids.values())) or 'none'}"
                 raise ConfigError(f"there is a rule for the effects of {name}, but no such tool; {hint}")
             self._contracts = {
-                tool.name: _Contract(ids[tool.name], rule, canonical(definition(tool)).decode())
+                tool.name: _Contract(ids[tool.name], rule, "{}" if self._ours else canonical(definition(tool)).decode())
                 for tool in found
                 if (rule := self._rules.get(ids[tool.name])) is not None
             }
