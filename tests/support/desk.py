@@ -25,6 +25,7 @@ from siafu.tools.toolset import Tool, ToolResult, ToolSet
 
 SUPPORT = Support(models={"strong": "big", "cheap": "small"})
 ORDER = ToolResult(text="1001: shipped", structured={"order_id": "1001", "status": "shipped"})
+TICKET = ToolResult(text="{}", structured={"ticket_id": "tkt-7", "state": "open", "subject": "complaint"})
 GONE = ToolResult(text="no such order", is_error=True, code="order_not_found")
 EMPTY = ToolResult(text='{"products": []}', structured={"products": []})
 
@@ -32,10 +33,16 @@ EMPTY = ToolResult(text='{"products": []}', structured={"products": []})
 def shop(**bodies: Any) -> FakeTools:
     """The shop's tools, which answer with an order unless told otherwise."""
     tools = [
-        Tool(name=spec.name, description=spec.description, input_schema=schema(spec.takes), read_only=True)
+        Tool(
+            name=spec.name,
+            description=spec.description,
+            input_schema=schema(spec.takes),
+            read_only=spec.effect is None,
+            idempotent=True,
+        )
         for spec in TOOLS.values()
     ]
-    return FakeTools(tools, **{tool.name: ORDER for tool in tools} | bodies)
+    return FakeTools(tools, **{tool.name: ORDER for tool in tools} | {"open_ticket": TICKET} | bodies)
 
 
 def request(text: str = "주문 1001 어디쯤 왔나요?", *, id: str = "r1", customer: str = "kim") -> CustomerRequest:
@@ -79,8 +86,10 @@ def start(
     return map_items(support, items, around=around, options=MapOptions(key=lambda item: item.id, **options))
 
 
-async def answers(items: Iterable[CustomerRequest], endpoint: Endpoint, *given: Any, **more: Any) -> list[MapResult]:
-    async with asyncio.timeout(20), start(items, endpoint, *given, **more) as run:
+async def answers(
+    items: Iterable[CustomerRequest], endpoint: Endpoint, *given: Any, seconds: float = 20, **more: Any
+) -> list[MapResult]:
+    async with asyncio.timeout(seconds), start(items, endpoint, *given, **more) as run:
         return [result async for result in run]
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from siafu.agents.arguments import RefusedCall
 from siafu.agents.steps import FinalStep, ModelStep, Step, ToolStep
-from siafu.apps.support.outcome import outcome
+from siafu.apps.support.outcome import outcome, refunds
+from siafu.apps.support.requests import Refund
 from siafu.apps.support.routes import ROUTES
 from siafu.gateway.chat import ToolCall
 from siafu.gateway.scripted import say
@@ -18,10 +20,19 @@ CALL = ToolCall("c", "t", "{}")
 FOUND = {"order_id": "1001", "items": []}
 
 
+PAID = {"status": "refunded", "amount_minor": 30_000, "currency": "KRW", "amount_text": "1원"}
+
+
 def ran(code: str | None = None, structured: Any = FOUND) -> ToolStep:
     """A call that gave a result, or failed with `code`."""
     result = ToolResult(text="", structured=structured, is_error=code is not None, code=code or "")
     return ToolStep(call=CALL, arguments={}, result=result, seconds=0.0)
+
+
+def refund(code: str | None = None, order: Any = "1001", structured: Any = PAID) -> ToolStep:
+    """A refund that was made, or failed with `code`."""
+    step = ran(code, structured)
+    return msgspec.structs.replace(step, call=ToolCall("c", "process_refund", "{}"), arguments={"order_id": order})
 
 
 def refused(reason: str) -> RefusedCall:
@@ -52,9 +63,93 @@ def refused(reason: str) -> RefusedCall:
         ([], "shipping", "answered"),
         ([], "refund", "needs_info"),
         ([], "complaint", "answered"),
+        ([ran(), refund()], "refund", "answered"),
+        ([ran(), refund("pending_approval")], "refund", "pending_approval"),
+        ([ran(), refund("unknown_outcome")], "refund", "unknown"),
+        ([ran(), refund("in_progress")], "refund", "unknown"),
+        ([ran(), refund("tool_timeout")], "refund", "unknown"),
+        ([ran(), refund("declined")], "refund", "refused"),
+        ([ran(), refund("tool_denied")], "refund", "refused"),
+        ([ran(), refund("order_not_requested")], "refund", "needs_info"),
+        ([ran(), refund("amount_not_requested")], "refund", "needs_info"),
+        ([ran(), refund("order_not_found")], "refund", "needs_info"),
+        ([ran(), refund("stale_refund_total"), ran(), refund()], "refund", "answered"),
+        ([refund(order="1001"), refund("pending_approval", order="1002")], "refund", "pending_approval"),
+        ([refund(order="1001"), refund("unknown_outcome", order="1002")], "refund", "unknown"),
+        ([refund(order="1001"), refund("declined", order="1002")], "refund", "answered"),
     ],
 )
 def test_outcomes(steps: list[Step], route: str, expected: str) -> None:
     around: list[Step] = [ModelStep(answer=say("주문을 찾을 수 없습니다"))]
     end = FinalStep(text="I could not find anything", output=None, steps=2, tool_calls=len(steps))
     assert outcome(ROUTES[route], [*around, *steps, end]) == expected
+
+
+REFUSED = (
+    *("exceeds_refundable", "stale_refund_total", "declined", "not_refundable"),
+    *(
+        "tool_disabled",
+        "daily_limit",
+        "payments_unavailable",
+        "not_in_scope",
+        "identity_required",
+        "a_new_code",
+        "approval_denied",
+    ),
+)
+STATES = {
+    "pending_approval": ("pending_approval",),
+    "unknown": (
+        "idempotency_key_reused",
+        "unknown_outcome",
+        "outcome_unknown",
+        "in_progress",
+        "tool_timeout",
+        "tool_unavailable",
+        "-32603",
+    ),
+    "refused": REFUSED,
+    "needs_info": ("order_not_found", "order_not_requested", "amount_not_requested", "invalid_arguments"),
+}
+
+
+@pytest.mark.parametrize(("state", "code"), [(state, code) for state, codes in STATES.items() for code in codes])
+def test_the_state_of_a_refund_is_told_by_the_code(state: Any, code: str) -> None:
+    # Whatever else the tool says beside the code.
+    assert refunds([refund(code, structured=PAID)]) == (Refund(order_id="1001", state=state, code=code),)
+
+
+def test_a_refund_that_was_made() -> None:
+    paid = Refund(order_id="1001", state="paid", amount_minor=30_000, currency="KRW")
+    assert refunds([ran(), refund(), refused("tool_denied")]) == (paid,)
+    assert refunds([refund(structured=None)]) == (Refund(order_id="1001", state="paid"),)
+    assert refunds([refund(structured={"amount_minor": "all", "currency": 7})]) == (
+        Refund(order_id="1001", state="paid"),
+    )
+    (odd,) = refunds([refund(structured={"status": "queued"})])  # no error, and not made either
+    assert odd.state == "unknown"
+    assert refunds([refund("")]) == (Refund(order_id="1001", state="unknown", code="no_code"),)
+
+
+@pytest.mark.parametrize(
+    ("codes", "state"),
+    [
+        (("declined", None), "paid"),
+        ((None, "exceeds_refundable"), "paid"),
+        (("unknown_outcome", "idempotency_key_reused"), "unknown"),
+        (("pending_approval", "exceeds_refundable"), "pending_approval"),
+        (("pending_approval", "idempotency_key_reused"), "pending_approval"),
+        ((None, "idempotency_key_reused"), "paid"),
+        (("amount_not_requested", "idempotency_key_reused"), "unknown"),  # of an earlier life of this request
+        (("amount_not_requested", "declined"), "refused"),
+        (("in_progress", "declined"), "refused"),
+        (("declined", "tool_timeout"), "unknown"),
+        (("unknown_outcome", "daily_limit"), "unknown"),
+        (("unknown_outcome", None), "paid"),
+    ],
+)
+def test_of_several_tries_on_one_order_the_one_counts_that_says_most_about_the_money(
+    codes: tuple[str | None, ...], state: str
+) -> None:
+    found = refunds([*(refund(code) for code in codes), refund("pending_approval", order="1002")])
+    assert [(one.order_id, one.state) for one in found] == [("1001", state), ("1002", "pending_approval")]

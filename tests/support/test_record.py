@@ -9,7 +9,7 @@ import pytest
 
 from siafu.apps.filerun.job import Task, Written
 from siafu.apps.support.job import SupportJob
-from siafu.apps.support.requests import Answer, parse_request
+from siafu.apps.support.requests import Answer, Refund, parse_request
 from siafu.border.jsonl import LineError
 from siafu.errors import InputError
 from siafu.swarm.results import MapError, MapResult
@@ -28,19 +28,20 @@ ANSWER = Answer(
 OK = (
     '{"id":"r1","user_id":"kim","status":"ok","outcome":"answered","category":"refund","priority":1,'
     '"answer":"환불은 담당자가 확인합니다.","model_used":"big","steps":3,"tool_calls":1,"latency_ms":1235,'
-    '"tokens":{"input":1200,"cached":1000,"output":80},"usd":0.000000012,"bucket":null,"error":null}'
+    '"tokens":{"input":1200,"cached":1000,"output":80},"usd":0.000000012,"bucket":null,"error":null,'
+    '"refunds":[],"ticket":null}'
 )
 ERROR = (
     '{"id":"r1","user_id":"kim","status":"error","outcome":"unknown","category":null,"priority":null,'
     '"answer":null,"model_used":null,"steps":2,"tool_calls":1,"latency_ms":1235,'
     '"tokens":{"input":1200,"cached":1000,"output":80},"usd":null,"bucket":null,'
-    '"error":{"code":"call_timeout","message":"no answer in 60 s"}}'
+    '"error":{"code":"call_timeout","message":"no answer in 60 s"},"refunds":[],"ticket":null}'
 )
 BAD_LINE = (
     '{"id":null,"user_id":null,"status":"error","outcome":"unknown","category":null,"priority":null,'
     '"answer":null,"model_used":null,"steps":0,"tool_calls":0,"latency_ms":0,'
     '"tokens":{"input":0,"cached":0,"output":0},"usd":0,"bucket":null,'
-    '"error":{"code":"not_json","message":"line 3 is not valid JSON"}}'
+    '"error":{"code":"not_json","message":"line 3 is not valid JSON","line":3},"refunds":[],"ticket":null}'
 )
 
 
@@ -79,6 +80,46 @@ def test_a_failed_request_has_the_same_fields() -> None:
 def test_a_line_that_cannot_be_used_has_the_same_fields() -> None:
     assert line(JOB.refusal(LineError(3, "not_json", "line 3 is not valid JSON"))) == BAD_LINE
     assert list(json.loads(BAD_LINE)) == list(json.loads(OK))
+
+
+@pytest.mark.parametrize(
+    ("value", "id", "user_id"),
+    [
+        ({"id": "r7", "text": "?"}, "r7", None),
+        ({"id": 7, "customer": "kim", "text": " "}, "7", "kim"),
+        ({"id": "r7", "customer": ["kim"]}, "r7", None),
+        ({"id": " ", "customer": "kim", "text": "?"}, None, "kim"),
+        ({"id": True, "customer": 5}, None, None),
+        ({"id": "x" * 201, "customer": "kim\ud800"}, None, "kim\ufffd"),
+        (["r7"], None, None),
+        (None, None, None),
+    ],
+)
+def test_a_line_that_cannot_be_used_keeps_the_id_and_customer_that_it_has(
+    value: object, id: str | None, user_id: str | None
+) -> None:
+    told = JOB.refusal(LineError(3, "input", "line 3: no", value))
+    assert (told["id"], told["user_id"], list(told)) == (id, user_id, list(json.loads(OK)))
+    assert JOB.read_back(line(told).encode()) == Written(None, False)  # no record of a request
+
+
+def test_refunds_and_tickets_stand_in_the_record() -> None:
+    paid = Refund(order_id="1001", state="paid", amount_minor=30_000, currency="KRW")
+    waits = Refund(order_id="1002", state="pending_approval", code="pending_approval")
+    told = msgspec.structs.replace(ANSWER, refunds=(paid, waits), ticket="tkt-7")
+    found = json.loads(line(JOB.record(result(told))))
+    assert found["ticket"] == "tkt-7"
+    assert found["refunds"] == [
+        {"order_id": "1001", "state": "paid", "code": "", "amount_minor": 30_000, "currency": "KRW"},
+        {
+            "order_id": "1002",
+            "state": "pending_approval",
+            "code": "pending_approval",
+            "amount_minor": None,
+            "currency": None,
+        },
+    ]
+    assert msgspec.json.decode(msgspec.json.encode(told), type=Answer) == told  # it comes back from a journal
 
 
 def test_what_a_person_should_look_at_has_one_field_more() -> None:

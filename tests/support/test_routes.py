@@ -90,7 +90,9 @@ async def test_tools_that_are_not_there_are_named_before_anything_is_asked() -> 
     await SUPPORT.check(shop())
     tools = shop()
     tools.tools = tools.tools[:1]
-    with pytest.raises(ConfigError, match=r"check_inventory, search_products.*there are: get_order_status"):
+    with pytest.raises(
+        ConfigError, match=r"check_inventory, open_ticket, process_refund, search.*there are: get_order_status"
+    ):
         await SUPPORT.check(tools)
 
 

@@ -77,8 +77,9 @@ async def test_rerun_asks_only_what_the_change_touches(monkeypatch: pytest.Monke
     made = len(tools.calls)
     refunds = sum(intended(request.text) == "refund" for request in requests)
     assert refunds
-    # Only what the role may use was called; another role's tool was refused.
-    assert made == sum("get_order_status" in ROUTES[intended(request.text)].tools for request in requests)
+    # Only what the role may use was called; another role's tool was refused. Complaints went to a person.
+    routes = [ROUTES[intended(request.text)] for request in requests]
+    assert made == sum(("get_order_status" in route.tools) + route.hands_over for route in routes)
 
     monkeypatch.setattr("siafu.apps.support.swarm.ROUTES", {**ROUTES, "refund": changed.changed()["refund"]})
     endpoint, summary = await session("keep")

@@ -306,6 +306,21 @@ async def test_the_identity_goes_only_to_servers_set_up_for_it(raw: Make) -> Non
     assert "signed-token" not in other.log.read_text()
 
 
+async def test_the_effect_key_goes_with_a_call_and_bound_arguments_only_where_identities_go(raw: Make) -> None:
+    call = CallContext(effect_key="ef:1", bound={"expected_refunded_minor": 0})
+    bound = {"siafu/bound": {"expected_refunded_minor": 0}}
+    trusted, other = raw(identity="siafu"), raw()
+    assert json.loads((await trusted.call("identity", call)).text) == {"siafu/effect-key": "ef:1", **bound}
+    assert json.loads((await other.call("identity", call)).text) == {"siafu/effect-key": "ef:1"}
+
+
+async def test_under_an_effect_key_a_lost_call_is_not_sent_again_whatever_its_hint_says(raw: Make) -> None:
+    server = raw()
+    with pytest.raises(OutcomeUnknown):
+        await server.call("exit_once", CallContext(effect_key="ef:1"))
+    assert len(server.got("tools/call")) == 1
+
+
 async def test_errors_of_the_protocol_are_results_for_the_model(raw: Make) -> None:
     server = raw()
     result = await server.call("rpc_error")

@@ -34,12 +34,13 @@ class _Frozen(msgspec.Struct):
     code: str
     message: str
     fields: dict[str, str | int | float | bool | None]
+    effect_key: str = ""
 
 
-def freeze(error: SiafuError) -> bytes:
-    """`error` as JSON: its code, message and plain attributes."""
+def freeze(error: SiafuError, effect_key: str = "") -> bytes:
+    """`error` as JSON: its code, message and plain attributes. `effect_key`: of the call that ended with it."""
     fields = {name: value for name, value in vars(error).items() if isinstance(value, str | int | float | None)}
-    return dumps(_Frozen(error.code, error.message, fields))
+    return dumps(_Frozen(error.code, error.message, fields, effect_key))
 
 
 def thaw(data: bytes) -> SiafuError:

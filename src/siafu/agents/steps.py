@@ -11,7 +11,7 @@ import msgspec
 from siafu.agents.arguments import ReadyCall, RefusedCall, check
 from siafu.agents.conversation import Conversation
 from siafu.agents.task import TaskContext
-from siafu.errors import OutcomeUnknown, ToolFault, ToolTimeout
+from siafu.errors import OutcomeUnknown, ToolDenied, ToolFault, ToolTimeout
 from siafu.gateway.chat import ChatAnswer, ToolCall
 from siafu.tools.toolset import Tool, ToolResult
 
@@ -76,10 +76,14 @@ async def step(
     calls, and the steps in the same order. `tools`: those of `ctx.tools` that may be called, by name. `allowed`: how
     many calls may run. `result_chars`: what is longer is cut, with a note. `barred`: see `check`.
 
-    A ToolFault is told to the model. Anything else that goes wrong in one call (a full disk, a tool set that breaks
-    its contract) is raised when the other calls have ended. Cancelling cancels all calls and waits for them.
+    A ToolFault is told to the model. A call of a tool that is not among them is recorded (`ctx.denied`). Anything else
+    that goes wrong in one call (a full disk, a tool set that breaks its contract) is raised when the other calls have
+    ended. Cancelling cancels all calls and waits for them.
     """
     checked = check(answer, tools, allowed=allowed, barred=barred)
+    for refused in checked:
+        if isinstance(refused, RefusedCall) and refused.reason == ToolDenied.code:
+            await ctx.denied(refused.call.name)
     running = [_call(ctx, ready, tools[ready.call.name]) for ready in checked if isinstance(ready, ReadyCall)]
     # gather starts them in this order, and each takes its place in the journal before it first waits
     ended = await asyncio.gather(*running, return_exceptions=True)

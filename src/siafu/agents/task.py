@@ -6,14 +6,14 @@ from __future__ import annotations
 
 import hashlib
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from random import SystemRandom
 from typing import Any, TypedDict, Unpack
 
 import msgspec
 
 from siafu.agents.faults import NOT_SENT, PAUSING, freeze, thaw
-from siafu.agents.replay import Replay
+from siafu.agents.replay import EFFECTS, Replay
 from siafu.agents.strands import Place
 from siafu.border.canonical import dumps, fingerprint
 from siafu.errors import ModelError, OutcomeUnknown, ToolDenied, ToolFault
@@ -26,6 +26,8 @@ from siafu.store.records import JournalEntry
 from siafu.tools.toolset import Tool, ToolResult, ToolSet
 
 _chance = SystemRandom()
+_TOOL = ("tool", "fault", *EFFECTS)
+_PENDING = "pending_approval"  # the code of a result that says: a person has to decide before the effect
 
 
 class ModelOptions(TypedDict, total=False):
@@ -61,14 +63,21 @@ class Spent(msgspec.Struct):
             self.output_tokens += answer.usage.output
 
 
+async def unaudited(call: CallContext, tool: str) -> None:
+    """Keeps no record of refused tools."""
+
+
 class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
-    """What all tasks of a run share. `defaults`: options of every model call that does not set them."""
+    """What all tasks of a run share. `defaults`: options of every model call that does not set them. `denied`: told of
+    each tool that was asked for and may not be used; the name is as the model wrote it.
+    """
 
     endpoint: Endpoint
     clock: Clock
     tools: ToolSet | None = None
     defaults: ModelOptions = {}
     observer: Observer = nobody
+    denied: Callable[[CallContext, str], Awaitable[None]] = unaudited
 
 
 class TaskContext:
@@ -135,11 +144,11 @@ class TaskContext:
 
     def _recall(self, place: Place, asked: str, *kinds: str) -> JournalEntry | None:
         """The journaled outcome of this step; None when it must run. Raises the error it ended with."""
-        found = self._replay.take(place, (*kinds, "fault", "unclear"), asked)
-        if found is None:
-            return None
-        if found.kind != "intent":
-            self._around.observer(Replayed(run=self.call.run, task=self.call.task, kind=kinds[0]))
+        found = self._replay.take(place, (*kinds, "fault"), asked)
+        return None if found is None else self._replayed(found, kinds[0])
+
+    def _replayed(self, found: JournalEntry, kind: str) -> JournalEntry:
+        self._around.observer(Replayed(run=self.call.run, task=self.call.task, kind=kind))
         if found.kind in ("fault", "unclear"):
             raise thaw(found.outcome)
         return found
@@ -165,54 +174,81 @@ class TaskContext:
         in between, the call is not repeated: it raises OutcomeUnknown when the task runs again. It also raises
         OutcomeUnknown when the task has had an effect that it no longer asks for, as its prompt or code changed.
 
+        A guarded tool, whose contract makes that safe, is called again under the same effect key instead: also when its
+        outcome was unclear, or waited for a person.
+
         Raises: ToolFault.
         """
         place = self._replay.place(self._path)
         asked = fingerprint([name, arguments])
-        found = self._recall(place, asked, "tool", "effect", "intent")
+        found = self._replay.take(place, _TOOL, asked)
         if found is None:
             result = await self._use(name, arguments, place, asked)
+        elif (key := _undecided(found)) and await self._guarded(name):
+            result = await self._do(msgspec.structs.replace(found, kind="effect"), name, arguments, key)
         elif found.kind == "intent":
             raise OutcomeUnknown(
                 f"{name} was called before the last stop and its outcome is unknown; it was not called again", tool=name
             )
         else:
-            result = msgspec.json.decode(found.outcome, type=ToolResult)
+            result = msgspec.json.decode(self._replayed(found, "tool").outcome, type=ToolResult)
         self.spent.tool_calls += 1
         return result
 
+    async def denied(self, name: str) -> None:
+        """Record that a tool was asked for which may not be used here."""
+        await self._around.denied(self.call, name)
+
     async def _use(self, name: str, arguments: Mapping[str, Any], place: Place, asked: str) -> ToolResult:
-        entry = self._entry("tool", place, asked)
-        sent = False
+        entry, key = self._entry("tool", place, asked), ""
         try:
-            tools = self._around.tools
-            offered = {} if tools is None else {tool.name: tool for tool in await tools.list()}
-            if tools is None or name not in offered:
+            tool = await self._offered(name)
+            if tool is None:
                 raise ToolDenied(f"there is no tool {name!r} here", tool=name)
-            if _has_effect(offered[name]):
+            if _has_effect(tool):
                 if self._replay.strayed(place):
                     raise OutcomeUnknown(
                         f"this task acted before its prompt or code changed; {name} was not called, as it could be "
                         "the same act again. See what it did, then give the item a new key",
                         tool=name,
                     )
+                # Drawn once and kept with the step: names alone would make two runs of one name the same act.
+                key = str(uuid.uuid4()) if tool.guarded else ""
                 entry = msgspec.structs.replace(entry, kind="effect")
-                await self._replay.append(msgspec.structs.replace(entry, kind="intent"))
-            sent = True
-            result = await self._call_tool(tools, name, arguments, self._call_at(entry))
+                await self._replay.append(msgspec.structs.replace(entry, kind="intent", outcome=_marked(None, key)))
+        except ToolFault as error:
+            await self._fail(error, msgspec.structs.replace(entry, kind="fault"), name, "")
+            raise
+        return await self._do(entry, name, arguments, key)
+
+    async def _do(self, entry: JournalEntry, name: str, arguments: Mapping[str, Any], key: str) -> ToolResult:
+        call = msgspec.structs.replace(self._call_at(entry), effect_key=key)
+        try:
+            result = await self._call_tool(name, arguments, call)
         except ToolFault as error:
             # An effect that may have happened stays marked as such: it is told again, and never tried again.
-            unclear = sent and entry.kind == "effect" and not isinstance(error, NOT_SENT)
-            await self._replay.append(
-                msgspec.structs.replace(entry, kind="unclear" if unclear else "fault", outcome=freeze(error))
-            )
+            unclear = entry.kind == "effect" and not isinstance(error, NOT_SENT)
+            await self._fail(error, msgspec.structs.replace(entry, kind="unclear" if unclear else "fault"), name, key)
             raise
-        await self._replay.append(msgspec.structs.replace(entry, outcome=dumps(result)))
+        await self._replay.append(msgspec.structs.replace(entry, outcome=_marked(result, key)))
         return result
 
-    async def _call_tool(
-        self, tools: ToolSet, name: str, arguments: Mapping[str, Any], call: CallContext
-    ) -> ToolResult:
+    async def _fail(self, error: ToolFault, entry: JournalEntry, name: str, key: str) -> None:
+        if isinstance(error, ToolDenied):
+            await self.denied(name)
+        await self._replay.append(msgspec.structs.replace(entry, outcome=freeze(error, key)))
+
+    async def _offered(self, name: str) -> Tool | None:
+        tools = () if self._around.tools is None else await self._around.tools.list()
+        return next((tool for tool in tools if tool.name == name), None)
+
+    async def _guarded(self, name: str) -> bool:
+        tool = await self._offered(name)
+        return tool is not None and tool.guarded
+
+    async def _call_tool(self, name: str, arguments: Mapping[str, Any], call: CallContext) -> ToolResult:
+        tools = self._around.tools
+        assert tools is not None  # noqa: S101  it has offered the tool
         began = self._around.clock.now()
         outcome = "failed"
         try:
@@ -266,3 +302,22 @@ class TaskContext:
 
 def _has_effect(tool: Tool) -> bool:
     return not (tool.read_only or tool.idempotent)
+
+
+class _Mark(msgspec.Struct):
+    """What the outcome of an effect's entry says beside the result or the error: the key, and the code of both."""
+
+    effect_key: str = ""
+    code: str = ""
+
+
+def _marked(result: ToolResult | None, key: str) -> bytes:
+    return dumps({**msgspec.to_builtins(result or _Mark()), "effect_key": key} if key else result)
+
+
+def _undecided(entry: JournalEntry) -> str:
+    """The key of an effect under a contract whose outcome is still open; empty for every other entry."""
+    if entry.kind not in EFFECTS or entry.outcome == b"null":
+        return ""
+    mark = msgspec.json.decode(entry.outcome, type=_Mark)
+    return mark.effect_key if entry.kind != "effect" or mark.code == _PENDING else ""

@@ -42,11 +42,12 @@ class RawLine(msgspec.Struct, frozen=True):
 
 
 class LineError(msgspec.Struct, frozen=True):
-    """Why a line cannot be used. code: too_large, not_utf8, not_json, input."""
+    """Why a line cannot be used. code: too_large, not_utf8, not_json, input. value: of the line, where it has one."""
 
     line: int
     code: str
     message: str
+    value: Any = None
 
 
 class Line(msgspec.Struct, frozen=True):

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import typer
 
 if TYPE_CHECKING:
@@ -16,13 +18,13 @@ if TYPE_CHECKING:
     from siafu.apps.support.routes import Tier
     from siafu.apps.support.swarm import StepListener, Support
     from siafu.cli.progress import Progress
-    from siafu.config.assembly import House
+    from siafu.config.assembly import House, Plan
     from siafu.config.settings import Settings
     from siafu.swarm.results import MapResult
 
 app = typer.Typer(
-    help="Answer customers of an online shop: a strong model sorts each request, cheap agents look things up over MCP "
-    "and answer, each with its own context and only its role's tools.",
+    help="Answer customers of an online shop: a strong model sorts each request, cheap agents look things up and "
+    "refund over MCP, and answer, each with its own context and only its role's tools.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
@@ -87,8 +89,7 @@ def run(
     from siafu.apps.support.requests import Answer
     from siafu.border.money import parse_usd
     from siafu.cli.filerun import run_file
-    from siafu.config.assembly import Plan, opened
-    from siafu.config.servers import support_desk
+    from siafu.config.assembly import Plan
     from siafu.swarm.options import MapOptions
 
     settings = _settings(config, base_url, strong, cheap, concurrency=concurrency, rpm=rpm)
@@ -96,31 +97,22 @@ def run(
     budget_pico = None if budget is None else parse_usd(budget)
     job = SupportJob(_support(settings))
 
-    @contextlib.asynccontextmanager
-    async def open_house(progress: Progress) -> AsyncIterator[House]:
-        async with support_desk(settings, database=database) as desk:
-            await job.ready(desk.tools, desk.identity_key)
-            plan = Plan(
-                run=where.run,
-                journal=where.journal,
-                budget_pico=budget_pico,
-                allow_unpriced=allow_unpriced,
-                tools=desk.tools,
-                observer=progress,
-                notice=progress.note,
-            )
-            async with opened(settings, plan) as house:
-                yield house
+    def open_house(progress: Progress) -> AbstractAsyncContextManager[House]:
+        plan = Plan(
+            run=where.run,
+            journal=where.journal,
+            budget_pico=budget_pico,
+            allow_unpriced=allow_unpriced,
+            observer=progress,
+            notice=progress.note,
+        )
+        return _opened(settings, job, plan, database)
 
-    run_file(
-        job,
-        where,
-        FileOptions(strict=strict, retry_failed=retry_failed, fresh=fresh, limit=limit),
-        MapOptions(concurrency=settings.limits.concurrency, user=lambda task: task.item.customer, value_type=Answer),
-        open_house,
-        quiet=quiet,
-        as_json=json,
+    files = FileOptions(strict=strict, retry_failed=retry_failed, fresh=fresh, limit=limit)
+    options = MapOptions(
+        concurrency=settings.limits.concurrency, user=lambda task: task.item.customer, value_type=Answer
     )
+    run_file(job, where, files, options, open_house, quiet=quiet, as_json=json)
 
 
 @app.command(
@@ -153,11 +145,17 @@ def status(
 Examples:
   siafu support ask "주문 1001 어디쯤 왔나요?" --customer kim
   siafu support ask "Is the yoga mat in stock?" --customer alice --json
+  siafu support ask "환불해 주세요" --customer kim --thread kim-1
+  siafu support ask "1001이요" --customer kim --thread kim-1
+      goes on from what was said before
 """,
 )
 def ask(
     text: str = typer.Argument(help="What the customer writes."),
     customer: str = typer.Option(..., "--customer", help="Who asks: the authenticated customer."),
+    thread: str | None = typer.Option(
+        None, "--thread", help="Keep the conversation under this name, and go on with it when there is one."
+    ),
     strong: str | None = Strong,
     cheap: str | None = Cheap,
     base_url: str | None = BaseUrl,
@@ -166,6 +164,8 @@ def ask(
     json: bool = AsJson,
 ) -> None:
     """Answer one request and show every step."""
+    import uuid
+
     from siafu.apps.filerun.run import stop_code
     from siafu.apps.support.job import SupportJob
     from siafu.apps.support.requests import parse_request
@@ -173,9 +173,9 @@ def ask(
     from siafu.cli.steps import show_answer, show_step
 
     settings = _settings(config, base_url, strong, cheap)
-    request = parse_request({"id": "ask", "customer": customer, "text": text})
+    request = parse_request({"id": f"ask-{uuid.uuid4()}", "customer": customer, "text": text})
     job = SupportJob(_support(settings, on_step=None if json else show_step))
-    result = asyncio.run(_answer(settings, job, request, database))
+    result = asyncio.run(_answer(settings, job, request, database, thread))
     record = job.record(result)
     if json:
         typer.echo(encode(record))
@@ -186,10 +186,26 @@ def ask(
     raise typer.Exit(0 if result.error is None else stop_code(result.error.code))
 
 
-async def _answer(settings: Settings, job: SupportJob, request: CustomerRequest, database: Path | None) -> MapResult:
+async def _answer(
+    settings: Settings, job: SupportJob, request: CustomerRequest, database: Path | None, thread: str | None
+) -> MapResult:
+    if thread is None:
+        return await _answer_alone(settings, job, request, database)
+    from siafu.config.threads import support_threads
+
+    async with support_threads(settings) as threads:
+        request = await threads.ask(thread, request)
+        result = await _answer_alone(settings, job, request, database)
+        if result.ok:
+            await threads.answered(request.id, result.value.answer, result.value.outcome)
+        return result
+
+
+async def _answer_alone(
+    settings: Settings, job: SupportJob, request: CustomerRequest, database: Path | None
+) -> MapResult:
     from siafu.apps.filerun.job import Task
-    from siafu.config.assembly import Plan, opened
-    from siafu.config.servers import support_desk
+    from siafu.config.assembly import Plan
     from siafu.swarm.map import map_items
     from siafu.swarm.options import MapOptions
     from siafu.swarm.results import MapError, MapResult
@@ -197,18 +213,29 @@ async def _answer(settings: Settings, job: SupportJob, request: CustomerRequest,
     async def work(task: Task, ctx: Any) -> Any:
         return await job.work(task.item, ctx)
 
+    plan = Plan(run="ask", notice=lambda text: typer.echo(f"siafu: {text}", err=True))
+    async with _opened(settings, job, plan, database) as house:
+        options = MapOptions(run="ask", concurrency=1, key=lambda task: task.key)
+        item = Task(request.id, request)
+        async with map_items(work, [item], around=house.around, store=None, options=options) as results:
+            async for result in results:
+                return result
+        end = results.summary  # it stopped: no key, no credit, ...
+        error = MapError(end.stopped, end.stop_message)
+        return MapResult(key=request.id, index=0, item=item, status="error", error=error)
+
+
+@contextlib.asynccontextmanager
+async def _opened(settings: Settings, job: SupportJob, plan: Plan, database: Path | None) -> AsyncIterator[House]:
+    """A house with the support swarm's tools, and `job` ready to use them."""
+    from siafu.config.assembly import opened
+    from siafu.config.servers import support_desk
+
     async with support_desk(settings, database=database) as desk:
         await job.ready(desk.tools, desk.identity_key)
-        plan = Plan(run="ask", tools=desk.tools, notice=lambda text: typer.echo(f"siafu: {text}", err=True))
+        plan = msgspec.structs.replace(plan, tools=desk.tools, denied=desk.denied)
         async with opened(settings, plan) as house:
-            options = MapOptions(run="ask", concurrency=1, key=lambda task: task.key)
-            item = Task(request.id, request)
-            async with map_items(work, [item], around=house.around, store=None, options=options) as results:
-                async for result in results:
-                    return result
-            end = results.summary  # it stopped: no key, no credit, ...
-            error = MapError(end.stopped, end.stop_message)
-            return MapResult(key=request.id, index=0, item=item, status="error", error=error)
+            yield house
 
 
 def _settings(

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from siafu.agents.task import ModelOptions, Surroundings
+from siafu.agents.task import ModelOptions, Surroundings, unaudited
 from siafu.config.settings import Settings, resolved
 from siafu.config.simulated import NOTICE, simulated
 from siafu.gateway.accounts import Accounts
@@ -20,6 +20,7 @@ from siafu.gateway.limits import Limits
 from siafu.gateway.meter import MemoryLedger
 from siafu.gateway.pricing import Price, Prices
 from siafu.gateway.transport import Timeouts, Upstream
+from siafu.observe.calls import CallContext
 from siafu.observe.events import Observer, nobody
 from siafu.pace.clock import SystemClock
 from siafu.store.records import Claimed, ItemRecord, Journal, Ledger, RunState, RunStore
@@ -34,7 +35,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     run: its name. journal: the database file, None = nothing is kept. budget_pico: None = no budget.
     allow_unpriced: models without a price may run under a budget. tools: Python functions or one ToolSet, which
     stays the caller's to close. endpoint: an Endpoint to use as it is (tests), None = as the settings say. notice: told
-    when the simulated endpoint stands in.
+    when the simulated endpoint stands in. denied: as in `Surroundings`.
     """
 
     run: str = "map"
@@ -46,6 +47,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     defaults: ModelOptions = {}
     observer: Observer = nobody
     notice: Callable[[str], None] | None = None
+    denied: Callable[[CallContext, str], Awaitable[None]] = unaudited
 
 
 class House(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,7 +87,12 @@ async def opened(settings: Settings, plan: Plan) -> AsyncIterator[House]:
         if tools is not None and isinstance(tools, Sequence):
             tools = Functions(*tools)
         around = Surroundings(
-            endpoint=endpoint, clock=clock, tools=tools, defaults=plan.defaults, observer=plan.observer
+            endpoint=endpoint,
+            clock=clock,
+            tools=tools,
+            defaults=plan.defaults,
+            observer=plan.observer,
+            denied=plan.denied,
         )
         yield House(around=around, store=store, base_url=base_url)
 

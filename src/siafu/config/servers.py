@@ -9,7 +9,8 @@ import contextlib
 import os
 import secrets
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -18,9 +19,12 @@ from siafu.border.identity import checked_identity_key
 from siafu.border.secrets import Secret
 from siafu.config.advice import Row
 from siafu.config.doctor import tools_row
+from siafu.config.effects import effect_rules, effect_store, process_name, record_denial
 from siafu.config.settings import McpServerSettings, Settings, resolve, resolved
 from siafu.errors import ConfigError
+from siafu.observe.calls import CallContext
 from siafu.pace.clock import SystemClock
+from siafu.tools.effects import Effects
 from siafu.tools.joined import Joined
 from siafu.tools.mcp import McpTools
 from siafu.tools.servers import McpServer
@@ -31,10 +35,13 @@ IDENTITY_KEY = "SIAFU_IDENTITY_KEY"
 
 
 class Desk(msgspec.Struct, frozen=True, kw_only=True):
-    """The support swarm's tools, and the key that proves customers to them (None = no server asks for one)."""
+    """The support swarm's tools, and the key that proves customers to them (None = no server asks for one). denied:
+    keeps in the audit which tools were asked for and may not be used.
+    """
 
     tools: ToolSet
     identity_key: Secret | None
+    denied: Callable[[CallContext, str], Awaitable[None]]
 
 
 @contextlib.asynccontextmanager
@@ -44,26 +51,34 @@ async def support_desk(settings: Settings, *, database: Path | None = None) -> A
 
     database: of the example shop; None = its default place.
 
-    Raises: ConfigError, also when a server wants identities and SIAFU_IDENTITY_KEY is not set.
+    Raises: ConfigError, also when a server wants identities and SIAFU_IDENTITY_KEY is not set; StoreError when the
+    database of effects cannot be opened.
     """
     configured = servers(settings)
+    rules = effect_rules(settings, [server.name for server in configured])
     key: Secret | None = None
-    if not configured:
+    ours = not configured
+    if ours:
         key = Secret(secrets.token_hex(32))
         configured = [example_shop(settings, key, database)]
     elif any(server.identity for server in configured):
         key = identity_key()
-    sets = [McpTools(server, SystemClock()) for server in configured]
     async with contextlib.AsyncExitStack() as stack:
-        for one in sets:
-            stack.push_async_callback(one.aclose)
-        yield Desk(tools=Validated(Joined(sets)), identity_key=key)
+        store = await stack.enter_async_context(effect_store(settings))
+        sets: list[ToolSet] = []
+        for server in configured:
+            own, clock = rules.get(server.name), SystemClock()
+            tools = McpTools(server, clock)
+            stack.push_async_callback(tools.aclose)
+            sets.append(Effects(tools, own, store, clock=clock, owner=process_name(), ours=ours) if own else tools)
+        yield Desk(tools=Validated(Joined(sets)), identity_key=key, denied=partial(record_denial, store))
 
 
 async def tool_rows(settings: Settings) -> list[Row]:
     """A doctor's row for each configured server; all are started, asked for their tools, and ended."""
     try:
         configured = servers(settings)
+        effect_rules(settings, [server.name for server in configured])
         if any(server.identity for server in configured):
             identity_key()
     except ConfigError as error:
@@ -89,8 +104,8 @@ def identity_key() -> Secret:
 def example_shop(settings: Settings, key: Secret, database: Path | None) -> McpServer:
     """`siafu shop serve` over stdio, which believes only identities signed with `key`."""
     env: dict[str, str | Secret] = {IDENTITY_KEY: key, "SIAFU_HOME": str(settings.home)}
-    if "PYTHONPATH" in os.environ:  # siafu itself may be found through it
-        env["PYTHONPATH"] = os.environ["PYTHONPATH"]
+    # siafu itself may be found through the first; the second is where the shop pays money back.
+    env |= {name: os.environ[name] for name in ("PYTHONPATH", "SIAFU_PAYMENTS_URL") if name in os.environ}
     place = ("--database", str(database)) if database else ()
     return McpServer(
         name="shop",

@@ -39,7 +39,9 @@ ENVIRONMENT: tuple[tuple[str, str], ...] = (
     ("SIAFU_CONCURRENCY", "limits.concurrency"),
     ("SIAFU_RPM", "limits.rpm"),
     ("SIAFU_HOME", "home"),
+    ("SIAFU_DATABASE_URL", "database_url"),
 )
+_SECRET = ("endpoint.api_key", "database_url")  # an address may hold a password
 
 Seconds = Annotated[float, Field(gt=0, le=86_400)]
 
@@ -100,15 +102,32 @@ class McpServerSettings(_Section):
     identity: Literal["siafu"] | None = None
 
 
+class ToolSettings(_Section):
+    """`effects`: by `"server.tool"`, the contract of a tool that acts on the world; see `tools.effect_rules`."""
+
+    effects: dict[str, dict[str, Any]] = {}
+
+
 class Settings(_Section):
-    """Everything a user may set. `home`: where journals and state live."""
+    """Everything a user may set. `home`: where journals and state live. `database_url`: of the effects that tools have
+    had, and of conversations (a path, sqlite:///PATH or postgresql://...); None = files in `home`.
+    """
 
     endpoint: EndpointSettings = EndpointSettings()
     models: ModelSettings = ModelSettings()
     limits: LimitSettings = LimitSettings()
     prices: dict[str, PriceSettings] = {}
     mcp_servers: dict[str, McpServerSettings] = {}
+    tools: ToolSettings = ToolSettings()
+    database_url: str | Secret | None = None
     home: Path = Path(".siafu")
+
+    def database(self, file: str) -> str | Path:
+        """Where state in SQL lives: `database_url`, or `file` in `home` without one. Raises: ConfigError."""
+        given = self.database_url
+        if given is None:
+            return self.home / file
+        return given.reveal() if isinstance(given, Secret) else resolve(given, "database_url")
 
     @property
     def simulated(self) -> bool:
@@ -261,7 +280,7 @@ def _refuse_secret(each: Given) -> None:
 
 def _guarded(place: str, value: Any) -> Any:
     """A key that was given itself becomes a Secret at once."""
-    literal = place == "endpoint.api_key" and isinstance(value, str) and not refers(value)
+    literal = place in _SECRET and isinstance(value, str) and not refers(value)
     return Secret(value) if literal else value
 
 

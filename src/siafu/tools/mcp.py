@@ -24,7 +24,7 @@ from siafu.tools.naming import distinct_names
 from siafu.tools.servers import McpServer
 from siafu.tools.toolset import Tool, ToolResult
 
-IDENTITY_KEY = "siafu/identity"
+IDENTITY_KEY, EFFECT_KEY, BOUND_KEY = "siafu/identity", "siafu/effect-key", "siafu/bound"
 MAX_LISTED = 5000
 MAX_DESCRIPTION = 8000
 _RETRY_FIRST, _RETRY_LAST = 0.5, 30.0  # seconds until a server that could not be opened is tried again
@@ -107,7 +107,8 @@ class McpTools:
                 result = await self._ask(
                     name,
                     lambda session: session.send_request(request, types.CallToolResult),
-                    repeatable=tool.read_only or tool.idempotent,
+                    # under an effect key it is for the contract to say what may be sent again, whatever a hint claims
+                    repeatable=(tool.read_only or tool.idempotent) and not context.effect_key,
                 )
         except TimeoutError:
             raise ToolTimeout(f"{name} did not answer before the deadline", tool=name) from None
@@ -157,9 +158,11 @@ class McpTools:
         return f"MCP server {self.server.name}"
 
     def _meta(self, context: CallContext) -> types.RequestParamsMeta | None:
-        if self.server.identity == "siafu" and context.identity:
-            return cast(types.RequestParamsMeta, {IDENTITY_KEY: context.identity})
-        return None
+        meta: dict[str, Any] = {EFFECT_KEY: context.effect_key} if context.effect_key else {}
+        if self.server.identity == "siafu":
+            meta |= {IDENTITY_KEY: context.identity} if context.identity else {}
+            meta |= {BOUND_KEY: dict(context.bound)} if context.bound else {}
+        return cast(types.RequestParamsMeta, meta) if meta else None
 
     async def _known(self, name: str) -> Tool:
         known = self._tools if self._tools is not None and name in self._wire_names else await self.list()
@@ -276,5 +279,6 @@ def _tool(server: str, name: str, tool: types.Tool) -> Tool:
         output_schema=tool.output_schema,
         read_only=bool(hints and hints.read_only_hint),
         idempotent=bool(hints and hints.idempotent_hint),
+        annotations=hints.model_dump(by_alias=True, exclude_none=True) if hints else {},
         server=server,
     )

@@ -25,7 +25,7 @@ class McpServer(msgspec.Struct, frozen=True, kw_only=True):
 
     env: the variables the process gets beside PATH, HOME, LANG, LC_* and TZ; nothing else is inherited. headers: sent
     with every request. timeout: seconds for opening the connection, and for one call. identity: "siafu" = calls carry
-    the caller's identity token in `_meta`; None = they never do.
+    the caller's identity token and bound arguments in `_meta`; None = they never do.
 
     Raises: ConfigError when the parts do not fit together.
     """

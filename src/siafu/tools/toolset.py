@@ -15,7 +15,9 @@ NO_ARGUMENTS = {"type": "object", "properties": {}, "additionalProperties": Fals
 class Tool(msgspec.Struct, frozen=True, kw_only=True):
     """A tool as a model sees it. `name`: at most 64 characters of [A-Za-z0-9_-]. Schemas are JSON Schema objects.
 
-    The hints are what its author claims; they never relax a policy.
+    The hints are what its author claims; they never relax a policy. annotations: all that its author claims, as sent.
+    guarded: called through the effect contract (`siafu.tools.effects`), so the same call, made again at its step, has
+    no second effect.
     """
 
     name: str
@@ -24,6 +26,8 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
     output_schema: Mapping[str, Any] | None = None
     read_only: bool = False
     idempotent: bool = False
+    annotations: Mapping[str, Any] = {}
+    guarded: bool = False
     server: str = ""
 
     def function(self) -> dict[str, Any]:

@@ -70,7 +70,8 @@ def look(job: FileJob, raw: RawLine) -> tuple[Any, Task | LineError | None]:
     try:
         return line.value, job.parse(line.value)
     except InputError as error:
-        return None, LineError(raw.number, error.code, f"line {raw.number}: {preview(error.message, 300)}")
+        why = f"line {raw.number}: {preview(error.message, 300)}"
+        return None, LineError(raw.number, error.code, why, line.value)
 
 
 def _twice(pairs: list[tuple[int, int]]) -> str:

@@ -8,11 +8,12 @@ import msgspec
 
 from siafu.agents.task import TaskContext
 from siafu.apps.filerun.job import Task, Written
-from siafu.apps.support.requests import Answer, CustomerRequest, parse_request
+from siafu.apps.support.requests import Answer, CustomerRequest, parse_field, parse_request
 from siafu.apps.support.swarm import Support
 from siafu.border.jsonl import LineError
 from siafu.border.money import json_usd
 from siafu.border.secrets import Secret
+from siafu.errors import InputError
 from siafu.swarm.results import MapError, MapResult
 from siafu.tools.toolset import ToolSet
 
@@ -21,7 +22,7 @@ class SupportJob:
     """A FileJob over CustomerRequests.
 
     A record has the same fields in the same order for every request, answered or not. `ok`: the customer got an
-    answer. `flagged` stands behind them only where a person should look.
+    answer; what became of a refund in it says `refunds`. `flagged` stands behind them only where a person should look.
     """
 
     starts = b'{"id":'
@@ -57,14 +58,23 @@ class SupportJob:
         return _line(result.key, result.item.item.customer, result.value, result, result.error)
 
     def refusal(self, error: LineError) -> dict[str, Any]:
-        return _line(None, None, None, None, error)
+        """`id` and `user_id` as far as the line has them; `error.line` tells it from the record of a request."""
+        told = error.value if isinstance(error.value, dict) else {}
+        record = _line(_usable(told, "id"), _usable(told, "customer"), None, None, error)
+        record["error"]["line"] = error.line
+        return record
 
     def read_back(self, line: bytes) -> Written | None:
         try:
             found = msgspec.json.decode(line, type=_Record)
         except (msgspec.DecodeError, UnicodeDecodeError):
             return None
-        return Written(found.id, found.status == "ok")
+        bad_line = found.error is not None and found.error.line is not None
+        return Written(None if bad_line else found.id, found.status == "ok")
+
+
+class _Error(msgspec.Struct):
+    line: int | None = None
 
 
 class _Record(msgspec.Struct):
@@ -72,6 +82,14 @@ class _Record(msgspec.Struct):
     user_id: str | None
     status: str
     outcome: str
+    error: _Error | None = None
+
+
+def _usable(value: dict[str, Any], name: str) -> str | None:
+    try:
+        return parse_field(value, name)
+    except InputError:
+        return None
 
 
 def _line(
@@ -101,5 +119,7 @@ def _line(
         "usd": json_usd(result.usd_pico if result else 0),
         "bucket": None,
         "error": None if error is None else {"code": error.code, "message": error.message},
+        "refunds": answer.refunds if answer else (),
+        "ticket": answer.ticket if answer else None,
     }
     return line | {"flagged": answer.flagged} if answer and answer.flagged else line

@@ -2,24 +2,64 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
 from siafu.agents.arguments import RefusedCall
 from siafu.agents.steps import Step, ToolStep
-from siafu.apps.support.requests import Outcome
-from siafu.apps.support.routes import Route
-from siafu.errors import ToolArgumentsInvalid
+from siafu.apps.support.requests import Outcome, Refund, RefundState
+from siafu.apps.support.routes import REFUND, Route
+from siafu.border.text import preview
+from siafu.errors import OutcomeUnknown, ToolArgumentsInvalid, ToolTimeout, ToolUnavailable
 from siafu.tools.toolset import ToolResult
 
-# Codes of tools, beside *_not_found, that say: with what the customer told, nothing can be looked up.
-_LACKING = frozenset({ToolArgumentsInvalid.code, "invalid_arguments", "empty_query"})
+# Codes of tools, beside *_not_found, that say: with what the customer told, nothing can be looked up or done.
+_LACKING = frozenset(
+    {
+        *(ToolArgumentsInvalid.code, "invalid_arguments", "empty_query"),
+        *("order_not_requested", "amount_not_requested", "amount_needed"),
+    }
+)
+REUSED = "idempotency_key_reused"  # the request has its refund already, with other values
+# Codes of process_refund after which the money may have moved. -32603: the protocol's internal error.
+_UNSURE = frozenset(
+    {
+        REUSED,
+        *(OutcomeUnknown.code, ToolTimeout.code, ToolUnavailable.code),
+        *("", "unknown_outcome", "in_progress", "shop_unavailable", "-32603"),
+    }
+)
+_PAID = ("refunded", "succeeded")
+# Of several tries on one order the one that stands first here counts, and of equals the last one: money that was paid,
+# then what was decided or left open about a refund that was begun, then what came to nothing before one was.
+_STATES: dict[RefundState, int] = {"paid": 0, "unknown": 1, "pending_approval": 1, "refused": 3, "needs_info": 4}
+_CODES = {"declined": 1, REUSED: 2}
+# Of several orders the first of these counts: what is not settled, before what is.
+_OF_ORDERS: tuple[RefundState, ...] = ("unknown", "pending_approval", "paid", "refused", "needs_info")
 
 
-def outcome(route: Route, steps: Iterable[Step]) -> Outcome:
-    """`answered`: a tool found something, or none was needed. `needs_info`: nothing was found by what the customer
+def refunds(steps: Iterable[Step]) -> tuple[Refund, ...]:
+    """What became of each order that a refund was tried on, in the order of the first tries."""
+    found: dict[str, Refund] = {}
+    for step in steps:
+        if isinstance(step, ToolStep) and step.call.name == REFUND:
+            tried = _refund(step)
+            known = found.get(tried.order_id)
+            if known is None or _place(tried) <= _place(known):
+                found[tried.order_id] = tried
+    return tuple(found.values())
+
+
+def outcome(route: Route, steps: Sequence[Step]) -> Outcome:
+    """Where a refund was tried, what became of it.
+
+    Else `answered`: a tool found something, or none was needed. `needs_info`: nothing was found by what the customer
     told, or nothing was looked up where it has to be. `unknown`: the tools that were tried failed for other reasons.
     """
+    states = {refund.state for refund in refunds(steps)}
+    for state in _OF_ORDERS:
+        if state in states:
+            return "answered" if state == "paid" else state
     came = {_came_of(step) for step in steps if isinstance(step, ToolStep | RefusedCall)}
     if "found" in came:
         return "answered"
@@ -30,11 +70,38 @@ def outcome(route: Route, steps: Iterable[Step]) -> Outcome:
     return "needs_info" if route.looks_up else "answered"
 
 
+def _place(tried: Refund) -> int:
+    return _CODES.get(tried.code, _STATES[tried.state])
+
+
+def _refund(step: ToolStep) -> Refund:
+    order, result = preview(str(step.arguments.get("order_id", "")), 40), step.result
+    data = result.structured if isinstance(result.structured, Mapping) else {}
+    if not result.is_error and data.get("status", _PAID[0]) in _PAID:
+        amount, currency = data.get("amount_minor"), data.get("currency")
+        return Refund(
+            order_id=order,
+            state="paid",
+            amount_minor=amount if type(amount) is int else None,
+            currency=currency if isinstance(currency, str) else None,
+        )
+    code = result.code
+    if code == "pending_approval":
+        return Refund(order_id=order, state="pending_approval", code=code)
+    if code in _UNSURE:
+        return Refund(order_id=order, state="unknown", code=code or "no_code")
+    return Refund(order_id=order, state="needs_info" if _lacks(code) else "refused", code=code)
+
+
 def _came_of(step: ToolStep | RefusedCall) -> Literal["found", "lacking", "failed"]:
     if isinstance(step, ToolStep) and not step.result.is_error:
         return "lacking" if _empty(step.result) else "found"
     code = step.result.code if isinstance(step, ToolStep) else step.reason
-    return "lacking" if code.endswith("_not_found") or code in _LACKING else "failed"
+    return "lacking" if _lacks(code) else "failed"
+
+
+def _lacks(code: str) -> bool:
+    return code.endswith("_not_found") or code in _LACKING
 
 
 def _empty(result: ToolResult) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any, Literal
 
 import msgspec
@@ -11,16 +12,68 @@ from siafu.errors import InputError
 
 MAX_TEXT = 20_000
 Outcome = Literal["answered", "refused", "pending_approval", "needs_info", "unknown"]
+RefundState = Literal["paid", "pending_approval", "unknown", "refused", "needs_info"]
+
+
+class Turn(msgspec.Struct, frozen=True, kw_only=True):
+    """An earlier message of the same customer in the same conversation, and what came of it; None = it was never
+    answered.
+    """
+
+    text: str
+    answer: str | None = None
+    outcome: Outcome | None = None
 
 
 class CustomerRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """One request. `customer`: the authenticated customer, never taken from the text. `created_at`: ISO 8601."""
+    """One request. `customer`: the authenticated customer, never taken from the text. `created_at`: ISO 8601.
+
+    `earlier`: the conversation so far, oldest first, as trusted code kept it; never taken from a request's fields.
+    """
 
     id: str
     customer: str
     text: str
     created_at: str | None = None
     lang: str | None = None
+    earlier: tuple[Turn, ...] = ()
+
+    @property
+    def own_words(self) -> tuple[str, ...]:
+        """All that the customer wrote in this conversation, newest first."""
+        return (self.text, *(turn.text for turn in reversed(self.earlier)))
+
+    @property
+    def korean(self) -> bool:
+        """Whether to speak Korean to this customer."""
+        return self.lang == "ko" or any("가" <= letter <= "힣" for text in self.own_words for letter in text)
+
+    @property
+    def matter(self) -> str:
+        """What this message is about, as a text: with those before it that it completes, as they lacked something."""
+        open_ones = itertools.takewhile(lambda turn: turn.outcome in (None, "needs_info"), reversed(self.earlier))
+        return "\n\n".join([*reversed([turn.text for turn in open_ones]), self.text])
+
+    @property
+    def messages(self) -> list[dict[str, Any]]:
+        """The conversation for a model. Messages without an answer become one with the next, as upstreams want the
+        two sides to take turns.
+        """
+        said: list[dict[str, Any]] = []
+        unanswered: list[str] = []
+        for turn in self.earlier:
+            unanswered.append(turn.text)
+            if turn.answer:
+                said += [_message("user", *unanswered), _message("assistant", turn.answer)]
+                unanswered = []
+        return [*said, _message("user", *unanswered, self.text)]
+
+
+def _message(role: str, *texts: str) -> dict[str, Any]:
+    return {"role": role, "content": clean("\n\n".join(texts))}
+
+
+_LIMITS = {"id": 200, "customer": 200, "text": MAX_TEXT, "created_at": 64, "lang": 35}
 
 
 def parse_request(value: Any) -> CustomerRequest:
@@ -30,33 +83,46 @@ def parse_request(value: Any) -> CustomerRequest:
     """
     if not isinstance(value, dict):
         raise InputError('a request is an object like {"id": "r1", "customer": "kim", "text": "..."}')
-    fields: dict[str, str | None] = {}
-    for name, limit in (("id", 200), ("customer", 200), ("text", MAX_TEXT), ("created_at", 64), ("lang", 35)):
-        given = value.get(name)
-        if name == "id" and isinstance(given, int) and not isinstance(given, bool):
-            given = str(given)
-        if given is None and name in ("created_at", "lang"):
-            fields[name] = None
-            continue
-        if not isinstance(given, str) or not given.strip():
-            raise InputError(f"the field {name!r} must be a text that is not empty")
-        if len(given) > limit:
-            raise InputError(f"the field {name!r} has {len(given):,} characters; the limit is {limit:,}")
-        fields[name] = clean(given)
     return CustomerRequest(
-        id=fields["id"] or "",
-        customer=fields["customer"] or "",
-        text=fields["text"] or "",
-        created_at=fields["created_at"],
-        lang=fields["lang"],
+        id=parse_field(value, "id"),
+        customer=parse_field(value, "customer"),
+        text=parse_field(value, "text"),
+        created_at=None if value.get("created_at") is None else parse_field(value, "created_at"),
+        lang=None if value.get("lang") is None else parse_field(value, "lang"),
     )
+
+
+def parse_field(value: dict[str, Any], name: str) -> str:
+    """One field of a request, without lone surrogates and NULs. Raises: InputError naming it."""
+    given = value.get(name)
+    if name == "id" and isinstance(given, int) and not isinstance(given, bool):
+        given = str(given)
+    if not isinstance(given, str) or not given.strip():
+        raise InputError(f"the field {name!r} must be a text that is not empty")
+    if len(given) > _LIMITS[name]:
+        raise InputError(f"the field {name!r} has {len(given):,} characters; the limit is {_LIMITS[name]:,}")
+    return clean(given)
+
+
+class Refund(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of a refund that was asked for, told from what the tool answered. `code`: its word for it, empty when
+    the money was paid. amount_minor (won or cents) and currency: of a refund that was paid.
+    """
+
+    order_id: str
+    state: RefundState
+    code: str = ""
+    amount_minor: int | None = None
+    currency: str | None = None
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """What the swarm made of one request; the value that is journaled.
 
     `steps`: model calls, the sorting included. `tool_calls`: calls that ran. `flagged`: why a person should look at it
-    (classification_default: no usable category came; last_turn: a limit took the tools away); empty = nothing is odd.
+    (classification_default: no usable category came; last_turn: a limit took the tools away; stopped: a limit ended the
+    model's work after a refund was tried); empty = nothing is odd.
+    `refunds`: one for each order that a refund was tried on. `ticket`: under which a person got the request.
     """
 
     outcome: Outcome
@@ -67,3 +133,5 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     steps: int
     tool_calls: int
     flagged: str = ""
+    refunds: tuple[Refund, ...] = ()
+    ticket: str | None = None

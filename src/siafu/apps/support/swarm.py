@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import msgspec
 
 from siafu.agents.agent import Agent, AgentLimits
-from siafu.agents.steps import FinalStep, Step
+from siafu.agents.steps import FinalStep, Step, ToolStep
 from siafu.agents.task import TaskContext
 from siafu.apps.support import classify
-from siafu.apps.support.outcome import outcome
+from siafu.apps.support.bound import Bound
+from siafu.apps.support.grants import named
+from siafu.apps.support.letter import letter
+from siafu.apps.support.outcome import outcome, refunds
 from siafu.apps.support.requests import Answer, CustomerRequest
-from siafu.apps.support.routes import ROUTES, Tier, instructions, tier
+from siafu.apps.support.routes import HAND_OVER, ROUTES, Tier, instructions, tier
 from siafu.apps.support.signed import Signed
 from siafu.border.canonical import fingerprint
 from siafu.border.secrets import Secret
-from siafu.errors import ConfigError
+from siafu.border.text import preview
+from siafu.errors import AgentStopped, ConfigError, ToolFault
 from siafu.tools.filtered import Filtered
 from siafu.tools.toolset import ToolSet
 
 LIMITS = AgentLimits(steps=6, tool_calls=8, tokens=60_000, result_chars=6_000)
 MAX_TOKENS = 1_000
+MAX_SUMMARY = 4_000  # characters of a request that is handed over
 
 StepListener = Callable[[str, Step | classify.Ticket], None]
 
@@ -65,7 +70,7 @@ class Support(msgspec.Struct, frozen=True, kw_only=True):
         Raises: ConfigError naming what is missing; ToolUnavailable when a tool server cannot be reached.
         """
         there = {tool.name for tool in await tools.list()}
-        if missing := sorted({name for route in ROUTES.values() for name in route.tools} - there):
+        if missing := sorted({name for route in ROUTES.values() for name in route.scopes} - there):
             raise ConfigError(
                 f"the support swarm needs the tools {', '.join(missing)}, which no MCP server in the settings has; "
                 f"there are: {', '.join(sorted(there)) or 'none'}"
@@ -79,26 +84,52 @@ class Support(msgspec.Struct, frozen=True, kw_only=True):
         tools = ctx.tools
         if tools is None:
             raise TypeError("the support swarm needs the shop's tools")
-        ticket = await classify.classify(ctx.child("classify", role="classify"), item.text, self.models["strong"])
+        ticket = await classify.classify(ctx.child("classify", role="classify"), item.matter, self.models["strong"])
         self.on_step(item.id, ticket)
         route = ROUTES[ticket.category]
         chosen = tier(route, ticket.hint)
+        grants = named(item.own_words)
         if self.identity_key is not None:
-            tools = Signed(tools, self.identity_key, ctx.clock, customer=item.customer, scopes=route.tools)
-        desk = ctx.child("desk", role=route.role, tools=Filtered(tools, route.tools))
+            tools = Signed(
+                tools, self.identity_key, ctx.clock, customer=item.customer, scopes=route.scopes, grants=grants
+            )
+        bound = Bound(tools, grants)
+        handed = await hand_over(ctx, bound, ticket.category, item.matter) if route.hands_over else None
+        desk = ctx.child("desk", role=route.role, tools=Filtered(bound, route.tools))
         steps: list[Step] = []
-        async for step in self.agent(ticket.category, chosen).run(desk, item.text):
-            self.on_step(item.id, step)
-            steps.append(step)
-        final = steps[-1]
-        assert isinstance(final, FinalStep)  # noqa: S101  AgentRun's contract
+        final = FinalStep(text="", output=None, steps=0, tool_calls=0, flagged="stopped")
+        try:
+            async for step in self.agent(ticket.category, chosen).run(desk, item.messages):
+                self.on_step(item.id, step)
+                steps.append(step)
+                if isinstance(step, ToolStep):
+                    bound.saw(step.result)
+                elif isinstance(step, FinalStep):
+                    final = step
+        except AgentStopped:
+            if not refunds(steps):  # what became of money is told also without a model's words
+                raise
+        tried = refunds(steps)
         return Answer(
-            outcome=outcome(route, steps),
+            outcome="unknown" if route.hands_over and handed is None else outcome(route, steps),
             category=ticket.category,
             priority=ticket.priority,
-            answer=final.text,
+            answer=letter(route, tried, handed, final.text, korean=item.korean),
             model_used=self.models[chosen],
             steps=ctx.spent.calls,
-            tool_calls=final.tool_calls,
+            tool_calls=sum(isinstance(step, ToolStep) for step in steps),
             flagged="classification_default" if ticket.flagged else final.flagged,
+            refunds=tried,
+            ticket=handed,
         )
+
+
+async def hand_over(ctx: TaskContext, tools: ToolSet, subject: str, text: str) -> str | None:
+    """Give a request to a person, and return the number of its ticket; None when that cannot be said to have worked."""
+    outer = ctx.child("hand_over", role="hand_over", tools=Filtered(tools, (HAND_OVER,)))
+    try:
+        result = await outer.tool(HAND_OVER, {"subject": subject, "summary": text[:MAX_SUMMARY]})
+    except ToolFault:
+        return None
+    opened = result.structured if isinstance(result.structured, Mapping) and not result.is_error else {}
+    return preview(str(opened.get("ticket_id") or ""), 64) or None

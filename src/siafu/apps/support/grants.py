@@ -1,0 +1,94 @@
+"""What a customer's own words name: order numbers and amounts of money, in Korean and English.
+
+A grant is a bound and no instruction: it says what may be acted on, and never that something is to be done. So what
+is unclear names nothing, and the customer is asked. Tool results, notes and answers are never read here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from decimal import Decimal
+
+from siafu.border.identity import Grants
+
+MOST = 20  # of each, the newest; a token has a largest size
+MOST_MINOR = 10**12
+
+_ASCII = {code: code - 0xFEE0 for code in range(0xFF01, 0xFF5F)} | {0xFFE6: "₩"}  # full width, as in １００１ and ￦
+_RUN = r"[0-9][0-9,.]*+"  # whole, also when it is no number: half of one must never count
+_UNITS = {"십": 10, "백": 100, "천": 1000, "만": 10**4, "억": 10**8}
+_DIGITS = "일이삼사오육칠팔구"
+_RUN_HEAD = rf"(?<![0-9])(?<![0-9][,.]){_RUN}"  # from its first digit on
+# 30,000 / 3만 5천 / 2천만 / 오천 / 만
+_SUM = (
+    rf"(?:{_RUN_HEAD}|(?<![가-힣])(?<![0-9]\s)[{_DIGITS}]?[십백천만억])"
+    rf"(?:[십백천만억]|(?<=[십백천만억])\s?(?:{_RUN}|[{_DIGITS}](?=[십백천만억]))){{0,12}}+"
+)
+# 원 is also how 원피스 (a dress), 원해요 (I want) and 원래 (originally) begin.
+_WON = r"(?:원(?!피스|두|목|단|래)|\s원(?=[을은이만도씩과]|짜리|정도|으로|[^가-힣]|$))"
+# In "1001 USD 30" the currency belongs to what follows, in "29.90 USD 1001" to what precedes.
+_OWN = r"(?:(?<=[.,][0-9]{2})|(?<=,[0-9]{3})|(?!\s?(?:us|\$|krw)[a-z$]{0,3}\s?[0-9]))"
+_MONEY = re.compile(
+    rf"(?:us\$|\$|\busd)\s?(?P<dollars>{_RUN})"
+    rf"|(?:₩|\bkrw)\s?(?P<won>{_SUM})"
+    rf"|(?P<dollars_>{_RUN_HEAD}){_OWN}(?:\$|\s?(?:usd|dollars?|달러))(?![a-z])"
+    rf"|(?P<won_>{_SUM}){_OWN}(?:{_WON}|\s?(?:won(?!['’])|krw)(?![a-z]))",
+    re.IGNORECASE,
+)
+_NUMBER = re.compile(r"[0-9]{1,3}(?:,[0-9]{3})+(?:\.[0-9]{1,2})?|[0-9]+(?:\.[0-9]{1,2})?")
+_PART = re.compile(rf"{_RUN}|[{_DIGITS}]|[십백천만억]")
+# Dates, times, telephone and card numbers, and numbers with separators but no currency.
+_OTHER = re.compile(
+    r"(?<![0-9])(?:[0-9]++(?:[-.:][0-9]++)+|[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])"
+    r"|[0-9]{1,4}/[0-9]{1,2}(?:/[0-9]{1,4})?(?![0-9]))"
+)
+_ORDER = re.compile(
+    r"(?:\b(?:order|ord|no)[-_.]?|(?<![A-Za-z0-9_$€£¥₩+])(?<![A-Za-z]-)(?<!sku\s))"
+    r"(?P<id>[0-9]{4,10})(?![A-Za-z0-9_]|년|개|원|명|점|회|포인트)",
+    re.IGNORECASE,
+)
+
+
+def named(messages: Iterable[str]) -> Grants:
+    """The orders and amounts that a customer's messages, newest first, name: at most 20 of each, newest first.
+
+    An order number has 4 to 10 digits: 1001, #1001, 주문번호 1001번, １００１. An amount has a currency: 30,000원, 3만
+    5천원, 15000 won, $29.90; it is in minor units (won, cents). No digit counts twice: an order number is never read
+    as an amount, nor an amount as an order number.
+    """
+    orders: dict[str, None] = {}
+    amounts: dict[int, None] = {}
+    for message in messages:
+        text = message.translate(_ASCII)
+        rest = _OTHER.sub(" ", _MONEY.sub(" ", text))
+        amounts |= dict.fromkeys(filter(None, map(_minor, _MONEY.finditer(text))))
+        orders |= dict.fromkeys(found["id"] for found in _ORDER.finditer(rest))
+    return Grants(orders=tuple(orders)[:MOST], amounts=tuple(amounts)[:MOST])
+
+
+def _minor(found: re.Match[str]) -> int | None:
+    """The amount of a match of `_MONEY`; None when it is no clear one."""
+    if found.string[: found.start()][-1:] == "-":
+        return None
+    dollars = found["dollars"] or found["dollars_"]
+    value = _sum(dollars.rstrip(".,")) if dollars else _sum((found["won"] or found["won_"]).rstrip(".,"))
+    minor = None if value is None else value * (100 if dollars else 1)
+    return int(minor) if minor is not None and minor == int(minor) and 0 < minor <= MOST_MINOR else None
+
+
+def _sum(text: str) -> Decimal | None:
+    """The value of digits with Korean units: 3만 5천 is 35,000. None when a part of it is no number."""
+    total = section = Decimal(0)
+    last: Decimal | None = None
+    for part in _PART.findall(text):
+        unit = _UNITS.get(part)
+        if unit is None:
+            if last is not None or not (part in _DIGITS or _NUMBER.fullmatch(part)):
+                return None
+            last = Decimal(_DIGITS.index(part) + 1 if part in _DIGITS else part.replace(",", ""))
+        elif unit < 10**4:
+            section, last = section + (Decimal(1) if last is None else last) * unit, None
+        else:
+            total, section, last = total + (section + (last or 0) or 1) * unit, Decimal(0), None
+    return total + section + (last or 0)

@@ -1,0 +1,94 @@
+"""The effect contract from the settings: its rules, its database, and the desks where people decide."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from siafu.config.settings import Settings
+from siafu.errors import ConfigError
+from siafu.observe.calls import CallContext
+from siafu.store.database import Database
+from siafu.store.effect_people import EffectPeople
+from siafu.store.effect_schema import MIGRATIONS
+from siafu.store.effects import EffectStore
+from siafu.tools.effect_rules import EffectRule
+
+# The example shop honours keys: of its own for refunds, ours for the rest. A refund takes as long as its payment does.
+SHOP_RULES: Mapping[str, EffectRule] = {
+    "shop.process_refund": EffectRule(
+        key=("request", "order_id"),
+        ignore=("reason",),
+        unclear=("shop_unavailable",),
+        honours_key=True,
+        lease_seconds=30.0,
+    ),
+    "shop.reserve_stock": EffectRule(key="step", honours_key=True),
+    "shop.release_stock": EffectRule(key="step", honours_key=True),
+    "shop.open_ticket": EffectRule(key="step", honours_key=True),
+}
+
+
+def effect_rules(settings: Settings, servers: Sequence[str]) -> dict[str, dict[str, EffectRule]]:
+    """The rules of each server, by `server.tool`. servers: the configured ones; none = the example shop with its own
+    rules, each of which one in the settings replaces.
+
+    Raises: ConfigError for a rule that cannot be read, contradicts itself or is for no server.
+    """
+    rules = {} if servers else {"shop": dict(SHOP_RULES)}
+    for name, given in settings.tools.effects.items():
+        there = [server for server in servers or ("shop",) if name.startswith(f"{server}.")]
+        if not there:
+            known = ", ".join(servers) or "shop"
+            raise ConfigError(f'tools.effects."{name}": write "SERVER.TOOL" in quotes, with one of the servers {known}')
+        rules.setdefault(max(there, key=len), {})[name] = _rule(name, given)
+    return rules
+
+
+def _rule(name: str, given: Mapping[str, Any]) -> EffectRule:
+    where = f'tools.effects."{name}"'
+    try:
+        return msgspec.convert(given, EffectRule)
+    except msgspec.ValidationError as error:
+        cause = error.__cause__
+        raise ConfigError(f"{where}: {cause.message if isinstance(cause, ConfigError) else error}") from None
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error.message}") from None
+
+
+@contextlib.asynccontextmanager
+async def effect_store(settings: Settings) -> AsyncIterator[EffectStore]:
+    """The database of effects, opened, and closed with the block. Raises: ConfigError, StoreError."""
+    database = await asyncio.to_thread(open_effects, settings)
+    try:
+        yield EffectStore(database)
+    finally:
+        await database.aclose()
+
+
+def open_effects(settings: Settings) -> Database:
+    """The database of effects. Blocks. Raises: ConfigError, StoreError."""
+    return Database(settings.database("effects.db"), MIGRATIONS, what="the database of effects", schema="effects")
+
+
+@contextlib.asynccontextmanager
+async def effect_people(settings: Settings) -> AsyncIterator[EffectPeople]:
+    """The people's side of the database of effects. Raises: ConfigError, StoreError."""
+    async with effect_store(settings) as store:
+        yield EffectPeople(store.database)
+
+
+async def record_denial(store: EffectStore, call: CallContext, tool: str) -> None:
+    """Keep in the audit that a call asked for a tool it may not use."""
+    await store.denied(tool[:200], run=call.run, task=call.task, role=call.role, customer=call.user, tenant=call.tenant)
+
+
+def process_name() -> str:
+    """`host:pid`, for leases and the audit."""
+    return f"{socket.gethostname()}:{os.getpid()}"

@@ -1,0 +1,187 @@
+"""What a customer's words name: tables, and properties over made-up messages."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from siafu.apps.support.grants import MOST, named
+from siafu.border.identity import mint, verify
+from siafu.border.secrets import Secret
+
+ORDERS = (
+    *("1001", "#1001", "(1001)", "№1001", "1001번", "1001번을", "1001은요?", "1001만 환불해 주세요", "1001이요."),
+    *("１００１", "＃１００１번", "주문번호 1001번", "주문1001", "주문번호:1001", "제 주문 1001 입니다", "order 1001"),
+    *("order #1001", "order_1001", "order1001", "ORD-1001", "no. 1001", "No.1001", "1001's status", "1001/"),
+    "order 1001 won't arrive",
+    "1001 원피스를 환불해 주세요",
+    "주문 1001만 원해요",
+    "1001 원래 색상이 아니에요",
+    "1001 개봉하지 않았어요",
+)
+AMOUNTS = {
+    30_000: ("30000원", "30,000원", "30,000 원을", "3만원", "3만 원", "3만원만", "30천원", "삼만원", "３만원"),
+    35_000: ("3만 5천원", "3만5천원", "3만5000원", "3만 5,000원", "3.5만원", "삼만 오천원", "삼만오천 원이에요"),
+    15_000: ("15000 won", "15,000 WON", "₩15,000", "￦15000", "KRW 15000", "15000krw", "1만5천원짜리", "1.5만원"),
+    10_000: ("만원", "만 원", "일만원", "1만원쯤", "10000 won, please"),
+    120_000_000: ("1억 2천만원", "120,000,000원"),
+    2_990: (
+        "$29.90",
+        "$ 29.90",
+        "US$29.90",
+        "USD 29.90",
+        "29.90 USD",
+        "29.90 dollars",
+        "29.9달러",
+        "＄29.90",
+        "$29.90.",
+    ),
+    129_900: ("$1,299", "1,299.00 dollars"),
+    10**12: ("1000000000000원",),
+}
+NEITHER = (
+    *("", "환불해 주세요", "30,000", "3만", "0원", "$0", "-30000원", "30,0000원", "1000000000001원", "$1.999", "1.5원"),
+    *(
+        "2026-11-30",
+        "2026.11.30",
+        "2026/11/30",
+        "2026년",
+        "010-1234-5678",
+        "14:30",
+        "1234-5678-9012-3456",
+        "01012345678",
+    ),
+    *(
+        "SKU-2001",
+        "sku 2001",
+        "ABC1001",
+        "1001A",
+        "A-1001",
+        "€3000",
+        "1001개",
+        "5000포인트",
+        "수만원",
+        "몇천원",
+        "회원",
+    ),
+    *("직원 구원", "원해요", "123", "12345678901", "3,000.5원", "2 만원"),
+)
+
+
+@pytest.mark.parametrize("text", ORDERS)
+def test_orders(text: str) -> None:
+    found = named([text])
+    assert (found.orders, found.amounts) == (("1001",), ())
+
+
+@pytest.mark.parametrize(("minor", "text"), [(minor, text) for minor, texts in AMOUNTS.items() for text in texts])
+def test_amounts(minor: int, text: str) -> None:
+    found = named([text])
+    assert (found.orders, found.amounts) == ((), (minor,))
+
+
+@pytest.mark.parametrize("text", NEITHER)
+def test_neither(text: str) -> None:
+    assert (named([text]).orders, named([text]).amounts) == ((), ())
+
+
+@pytest.mark.parametrize(
+    ("texts", "orders", "amounts"),
+    [
+        (["1001 30,000원 환불"], ("1001",), (30_000,)),
+        (["주문 1001 만원만 환불"], ("1001",), ()),  # 1,001만원, or 1001 and 만원: unclear, so the customer is asked
+        (["refund order 1001 $30 and 1002, USD 29.90"], ("1001", "1002"), (3_000, 2_990)),
+        (["주문 30000에서 30000원"], ("30000",), (30_000,)),
+        (["1001번 말고 1002번"], ("1001", "1002"), ()),  # a bound, no instruction
+        (["1003이요", "1001이나 1002를 5천원만", "$1"], ("1003", "1001", "1002"), (5_000, 100)),
+        (["1001,1002/1003 1004번"], ("1001", "1002", "1003", "1004"), ()),
+        (["1001 krw 30000"], ("1001",), (30_000,)),
+        (["29.90 USD 1001, 15,000 KRW 1002"], ("1001", "1002"), (2_990, 15_000)),
+    ],
+)
+def test_messages(texts: list[str], orders: tuple[str, ...], amounts: tuple[int, ...]) -> None:
+    found = named(texts)
+    assert (found.orders, found.amounts) == (orders, amounts)
+
+
+ORDER_FORMS = ("{}", "#{}", "주문번호 {}번", "order {}", "order #{}", "주문 {}", "ORD-{}")
+WON_FORMS = ("{:,}원", "{}원", "{:,} 원", "{} won", "KRW {:,}", "₩{}")
+DOLLAR_FORMS = ("${:,}.{:02}", "{}.{:02} USD", "USD {}.{:02}", "{:,}.{:02}달러")
+FULL_WIDTH = {code: code + 0xFEE0 for code in range(0x21, 0x7F)}
+
+orders = st.builds(
+    lambda number, form: (form.format(number), str(number)), st.integers(1000, 10**10 - 1), st.sampled_from(ORDER_FORMS)
+)
+won = st.builds(lambda minor, form: (form.format(minor), minor), st.integers(1, 10**9), st.sampled_from(WON_FORMS))
+dollars = st.builds(
+    lambda minor, form: (form.format(minor // 100, minor % 100), minor),
+    st.integers(1, 10**9),
+    st.sampled_from(DOLLAR_FORMS),
+)
+words = st.sampled_from(("환불해 주세요", "please", "그리고", "I want my money back for", "을 못 받았어요.", "🙏", ","))
+
+
+@given(st.lists(st.one_of(orders, won, dollars, words.map(lambda word: (word, None))), max_size=12), st.booleans())
+def test_a_message_names_exactly_what_it_is_made_of(parts: list[tuple[str, str | int | None]], wide: bool) -> None:
+    text = ", ".join(part for part, _ in parts)
+    found = named([text.translate(FULL_WIDTH) if wide else text])
+    assert found.orders == tuple(dict.fromkeys(value for _, value in parts if isinstance(value, str)))
+    assert found.amounts == tuple(dict.fromkeys(value for _, value in parts if isinstance(value, int)))
+
+
+@given(st.integers(1, 99_999), st.integers(0, 9), st.booleans())
+def test_korean_units(ten_thousands: int, thousands: int, spaced: bool) -> None:
+    text = f"{ten_thousands}만{' ' * spaced}{f'{thousands}천' if thousands else ''}원"
+    assert named([text]).amounts == (ten_thousands * 10_000 + thousands * 1_000,)
+
+
+CURRENCY = re.compile(r"원|₩|￦|won|krw|usd|dollar|달러|[$＄]|[ｗＷｋＫｕＵｄＤ]", re.IGNORECASE)
+soup = st.text(
+    st.sampled_from("0123456789０１９,.:/-# \n만천백십억원번년개주문을이오삼$₩€wonWONusdkrwdollarsord\ufeff"),
+    max_size=60,
+)
+
+
+@given(soup)
+@example("1001만 1001원1001")
+def test_nothing_is_named_that_is_not_there(text: str) -> None:
+    found = named([text])
+    digits = text.translate({code: code - 0xFEE0 for code in range(0xFF01, 0xFF5F)})
+    assert all(re.fullmatch("[0-9]{4,10}", order) and order in digits for order in found.orders)
+    assert all(0 < amount <= 10**12 for amount in found.amounts)
+    assert CURRENCY.search(text) or not found.amounts
+    # No digit counts twice: where every number names an order, no digits are left for an amount.
+    numbers = re.findall("[0-9]+", digits)
+    assert len(found.orders) + len(found.amounts) <= len(numbers) + len(re.findall("[십백천만억]", text))
+
+
+@given(st.lists(soup, max_size=4))
+def test_more_messages_never_take_a_grant_away(texts: list[str]) -> None:
+    together = named(texts)
+    for text in texts:
+        alone = named([text])
+        assert set(alone.orders) <= set(together.orders) or len(together.orders) == MOST
+        assert set(alone.amounts) <= set(together.amounts) or len(together.amounts) == MOST
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize(
+    "piece", ["1", "1,", "만", "만 ", "1만 ", "일만", " ", "$", "1 ", "1.", "1-", "1/", "order", "₩1천 "]
+)
+def test_a_long_message_is_read_in_bounded_time(piece: str) -> None:
+    named([piece * (20_000 // len(piece))] * 20)
+
+
+def test_the_newest_twenty_fit_into_an_identity() -> None:
+    numbers = range(10**9, 10**9 + 100)
+    found = named([f"order {number}, {number}원" for number in numbers])
+    assert found.orders == tuple(str(number) for number in numbers[:MOST])
+    assert found.amounts == tuple(numbers[:MOST])
+    key = Secret("k3y" * 20)
+    token = mint(
+        key, subject="김" * 60, audience="shop", scopes=["process_refund"], now=0, request="r" * 200, grants=found
+    )
+    assert verify(token, key, "shop", 1).grants == found
