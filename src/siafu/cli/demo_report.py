@@ -39,7 +39,7 @@ _ROWS: tuple[tuple[str, Callable[[Column], str]], ...] = (
     ("USD in all", lambda column: show_usd(column.usd_pico)),
     ("wall time", lambda column: f"{column.wall:.1f} s"),
 )
-SIMULATED = "The endpoint was SIMULATED: no model ran, nothing was billed, USD = list prices."
+SIMULATED = "Endpoint and payments were SIMULATED: nothing was billed, USD = list prices."
 
 
 def print_report(options: Options, outcome: Outcome, out: Path) -> None:

@@ -18,7 +18,7 @@ from siafu.apps.support.routes import REFUND
 from siafu.apps.support.shop.database import MAX_CALLS, ShopDatabase
 from siafu.bench.demo import notes
 from siafu.bench.demo.account import Column, Evidence, Notes, ToolCall, judge
-from siafu.bench.demo.payouts import Payout, Refunds, judge_refunds
+from siafu.bench.demo.payouts import Refunds, judge_refunds, payouts
 from siafu.bench.demo.phases import Listener, Program, Ran, Watch, run
 from siafu.bench.demo.place import (
     Case,
@@ -32,9 +32,8 @@ from siafu.bench.demo.place import (
 )
 from siafu.bench.demo.refund_requests import Due
 from siafu.bench.demo.seen import Reader
-from siafu.bench.demo.servers import POLL_SECONDS, SIAFU, DemoFailed, Endpoint, server
+from siafu.bench.demo.servers import POLL_SECONDS, SIAFU, DemoFailed, Endpoint, payments, server
 from siafu.bench.demo.summary import Category, Parallel, by_category, parallel
-from siafu.bench.payments.ledger import read_ledger
 from siafu.config.effects import SHOP_RULES
 from siafu.gateway.chat import Usage
 from siafu.gateway.pricing import Prices
@@ -100,11 +99,11 @@ async def show(options: Options, folder: Folder, listen: Listener) -> Outcome:
     reader = Reader({case.request.id: case.request.text for case in cases})
     async with _endpoint(options, folder) as endpoint:
         reach = {"OPENAI_BASE_URL": endpoint.url, "OPENAI_API_KEY": "any-key-will-do"}
-        async with _shop("glue", folder, key) as (shop, payments):
+        async with _shop("glue", folder, key) as (shop, paying):
             glue = Program(
                 name="glue" if options.glue == GLUE else options.glue.name[:24],
                 command=[sys.executable, options.glue.absolute(), folder.requests.name, "glue-results.jsonl"],
-                environment=clean_environment(**reach, SHOP_URL=shop, SHOP_KEY=key, PAYMENTS_URL=payments),
+                environment=clean_environment(**reach, SHOP_URL=shop, SHOP_KEY=key, PAYMENTS_URL=paying),
                 log=folder.path / "glue.log",
                 output=folder.path / "glue-output.jsonl",
             )
@@ -156,14 +155,12 @@ async def _endpoint(options: Options, folder: Folder) -> AsyncIterator[Endpoint]
 @contextlib.asynccontextmanager
 async def _shop(program: str, folder: Folder, key: str) -> AsyncIterator[tuple[str, str]]:
     """A new shop for one program, and the provider that pays its refunds: their URLs. Both end with the block."""
-    pay = [*SIAFU, "payments", "serve", "--ledger", folder.ledger(program).name, "--faults", "payment-faults.json"]
-    shop = [*SIAFU, "shop", "serve", "--transport", "http", "--database", folder.database(program).name]
-    clean = clean_environment()
-    async with server(f"{program}-payments", pay, folder=folder.path, environment=clean) as ready:
-        url: str = msgspec.json.decode(ready)["url"]
-        own = {**clean, "SIAFU_IDENTITY_KEY": key, "SIAFU_PAYMENTS_URL": url}
-        async with server(f"{program}-shop", shop, folder=folder.path, environment=own) as address:
-            yield address, url
+    faults = ("--faults", "payment-faults.json")
+    async with payments(f"{program}-payments", folder.path, folder.ledger(program), *faults) as url:
+        command = [*SIAFU, "shop", "serve", "--transport", "http", "--database", folder.database(program).name]
+        own = clean_environment(SIAFU_IDENTITY_KEY=key, SIAFU_PAYMENTS_URL=url)
+        async with server(f"{program}-shop", command, folder=folder.path, environment=own) as shop:
+            yield shop, url
 
 
 def _settings(shop: str) -> dict[str, dict[str, object]]:
@@ -241,10 +238,6 @@ async def _did(program: str, folder: Folder, cases: Sequence[Case]) -> Did:
             await asyncio.sleep(POLL_SECONDS)
             refunds = await shop.run(_refunds)
         calls = shop.calls(MAX_CALLS)
-    paid = [
-        Payout(payment=paid.payment, amount_minor=paid.amount, currency=paid.currency)
-        for paid in read_ledger(folder.ledger(program)).effects
-    ]
     waiting = {payment for payment, state in refunds if state == "pending_approval"}
     return Did(
         tool_calls=[
@@ -252,7 +245,7 @@ async def _did(program: str, folder: Folder, cases: Sequence[Case]) -> Did:
             for call in calls
             if call.tool != REFUND
         ],
-        refunds=judge_refunds(dues(cases), paid, waiting),
+        refunds=judge_refunds(dues(cases), payouts(folder.ledger(program)), waiting),
     )
 
 

@@ -1,12 +1,14 @@
-"""What was paid back, held against what was due: pure, from the payment provider's ledger."""
+"""What was paid back, by the payment provider's ledger, held against what was due."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import Path
 
 import msgspec
 
 from siafu.bench.demo.refund_requests import Due
+from siafu.bench.payments.ledger import read_ledger
 
 
 class Payout(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,12 +40,20 @@ class Refunds(msgspec.Struct, frozen=True, kw_only=True):
         return not (self.unpaid or self.twice or self.wrongly or self.unapproved)
 
 
-def judge_refunds(dues: Iterable[Due], payouts: Sequence[Payout], waiting: Collection[str]) -> Refunds:
-    """dues: at most one a payment. waiting: payments with a refund that the shop has put before a person."""
+def payouts(ledger: Path) -> list[Payout]:
+    """Every refund that a ledger has, oldest first. Raises: ConfigError."""
+    return [
+        Payout(payment=paid.payment, amount_minor=paid.amount, currency=paid.currency)
+        for paid in read_ledger(ledger).effects
+    ]
+
+
+def judge_refunds(dues: Iterable[Due], paid_out: Sequence[Payout], waiting: Collection[str]) -> Refunds:
+    """Pure. dues: at most one a payment. waiting: payments with a refund that the shop has put before a person."""
     wanted: Mapping[str, Due] = {due.payment: due for due in dues}
     paid: set[str] = set()
     twice = wrongly = 0
-    for payout in payouts:
+    for payout in paid_out:
         due = wanted.get(payout.payment)
         if due is None or (payout.amount_minor, payout.currency) != (due.amount_minor, due.currency):
             wrongly += 1

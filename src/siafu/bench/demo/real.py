@@ -19,7 +19,7 @@ from siafu.bench.demo import notes
 from siafu.bench.demo.local import FENCED, SLOTS
 from siafu.bench.demo.phases import Listener, Moment
 from siafu.bench.demo.place import Folder, clean_environment, example_cases, write_cases, write_settings
-from siafu.bench.demo.servers import SIAFU, DemoFailed, process, server, tail
+from siafu.bench.demo.servers import SIAFU, DemoFailed, payments, process, server, tail
 from siafu.bench.demo.summary import Category, by_category
 from siafu.errors import ConfigError
 
@@ -90,9 +90,11 @@ async def observe(model: Model, folder: Folder, *, requests: int, seed: int, lis
             },
         )
         keys = {name: os.environ[name] for name in KEYS if os.environ.get(name)}
-        began = time.monotonic()
-        await _answer(clean_environment(OPENAI_BASE_URL=base_url, **keys), folder, requests, listen)
-        wall = time.monotonic() - began
+        async with payments("payments", folder.path, folder.ledger("siafu")) as paying:
+            began = time.monotonic()
+            environment = clean_environment(OPENAI_BASE_URL=base_url, SIAFU_PAYMENTS_URL=paying, **keys)
+            await _answer(environment, folder, requests, listen)
+            wall = time.monotonic() - began
     lines = notes.results(folder.results)
     wanted = {case.request.id: case.category for case in cases}
     errors = Counter(line.error.code for line in lines if line.error is not None)
