@@ -1,4 +1,4 @@
-"""Child processes of a demo: started aside from the terminal's signals, and always ended, also when a demo is killed."""
+"""Child processes of a demo: started aside from the terminal's signals, and ended with it, however it ends."""
 
 from __future__ import annotations
 
