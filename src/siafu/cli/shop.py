@@ -19,8 +19,6 @@ from siafu.cli.shop_records import AsJson, Where, open_shop, print_json, print_t
 from siafu.errors import ConfigError, InputError
 
 if TYPE_CHECKING:
-    from mcp.server.lowlevel import Server
-
     from siafu.apps.support.shop.money.payments import HttpPayments
     from siafu.apps.support.shop.server import Shop
     from siafu.border.secrets import Secret
@@ -102,13 +100,13 @@ def serve(
         if transport is Transport.stdio:
             asyncio.run(_stdio(shop, provider, parent_pid))
         else:
-            asyncio.run(_http(shop, provider, (key, host, port, allow_host), ready_file, parent_pid))
+            asyncio.run(_http(shop, provider, key, (host, port), allow_host, ready_file, parent_pid))
 
 
 @contextlib.asynccontextmanager
 async def _running(
     shop: Shop, provider: HttpPayments | None, parent_pid: int | None
-) -> AsyncIterator[tuple[asyncio.Event, Server[Any]]]:
+) -> AsyncIterator[tuple[asyncio.Event, Any]]:
     from siafu.apps.support.shop.serving import stop_wanted
 
     async with stop_wanted(parent_pid) as stop, contextlib.AsyncExitStack() as stack:
@@ -127,15 +125,16 @@ async def _stdio(shop: Shop, provider: HttpPayments | None, parent_pid: int | No
 async def _http(
     shop: Shop,
     provider: HttpPayments | None,
-    where: tuple[Secret | None, str, int, Sequence[str]],
+    key: Secret | None,
+    where: tuple[str, int],
+    allowed_hosts: Sequence[str],
     ready_file: Path | None,
     parent_pid: int | None,
 ) -> None:
     from siafu.apps.support.shop.over_http import address, bind, serve_http
     from siafu.pace.clock import SystemClock
 
-    key, host, port, allowed_hosts = where
-    listening = bind(host, port)
+    listening = bind(*where)
     url = address(listening)
 
     def ready() -> None:

@@ -100,7 +100,7 @@ def switches(database: str | None = Where, as_json: bool = AsJson) -> None:
     with contextlib.closing(open_shop(database)) as shop:
         found, limits = shop.transact(brakes.switches), shop.transact(brakes.caps)
     if as_json:
-        return print_json([{"switches": found, "caps": limits}])
+        return print_json({"switches": found, "caps": limits})
     rows = [(s.tool, s.tenant_id, s.state, s.by_whom, time_text(s.at), s.reason) for s in found]
     print_table(("tool", "tenant", "is", "by", "since", "reason"), rows)
     print_table(

@@ -281,8 +281,8 @@ class Books:
         tx.row("SELECT 1 FROM refund_gate WHERE tenant_id = :tenant AND customer = :customer {for_update}", **who)
         found = tx.rows(
             f"""SELECT count(CASE WHEN payment_id = :payment THEN 1 END) AS on_order,
-                   ({{now}} - max(CASE WHEN payment_id = :payment AND amount_minor = :amount THEN created_at END)) / 3600
-                       AS equal_hours,
+                   ({{now}} - max(CASE WHEN payment_id = :payment AND amount_minor = :amount THEN created_at END))
+                       / 3600 AS equal_hours,
                    count(CASE WHEN created_at > {{now}} - :day THEN 1 END) AS today
                FROM refund_intent WHERE tenant_id = :tenant AND customer = :customer
                AND state NOT IN ({_NOTHING})""",  # noqa: S608 - the states are ours
