@@ -113,15 +113,11 @@ def run(
             async with opened(settings, plan) as house:
                 yield house
 
-    run_file(
-        job,
-        where,
-        FileOptions(strict=strict, retry_failed=retry_failed, fresh=fresh, limit=limit),
-        MapOptions(concurrency=settings.limits.concurrency, user=lambda task: task.item.customer, value_type=Answer),
-        open_house,
-        quiet=quiet,
-        as_json=json,
+    files = FileOptions(strict=strict, retry_failed=retry_failed, fresh=fresh, limit=limit)
+    options = MapOptions(
+        concurrency=settings.limits.concurrency, user=lambda task: task.item.customer, value_type=Answer
     )
+    run_file(job, where, files, options, open_house, quiet=quiet, as_json=json)
 
 
 @app.command(

@@ -45,8 +45,8 @@ NOT_HANDED_OVER: Say = (
 WHY: dict[str, Say] = {
     "not_refundable": ("환불 정책에 따라 환불할 수 없습니다.", "The refund policy does not allow it."),
     "exceeds_refundable": (
-        "환불할 수 있는 금액을 넘습니다.",
-        "It is more than what can still be refunded.",
+        "이미 환불했거나 환불 중인 금액을 빼면 그만큼 남아 있지 않습니다.",
+        "Beside what is refunded already or being refunded, not that much is left.",
     ),
     "declined": ("환불이 거절되었습니다.", "The refund was declined."),
     "stale_refund_total": (
