@@ -262,6 +262,31 @@ def test_a_thread_goes_on_until_the_refund_is_made_once(folder: Path, sim: Sim, 
     assert len(payments.effects()) == 1
 
 
+@pytest.mark.kill
+def test_a_message_that_is_sent_again_after_a_crash_pays_once(folder: Path, sim: Sim, payments: Payments) -> None:
+    owner, order = next((customer, order) for customer, order in first_orders(products()) if refundable(order))
+    text = f"주문 {order.order_id} 환불해 주세요."
+    words = ("support", "ask", text, "--customer", owner, "--thread", "t", "--base-url", sim.url, "--json")
+    sim.set_faults({"kind": "hang", "times": None, "match": "refund_id"})  # the model, once it sees the refund
+    process = subprocess.Popen(
+        [sys.executable, "-m", "siafu", *words],
+        cwd=folder,
+        env=environment(SIAFU_PAYMENTS_URL=payments.url),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    until(lambda: payments.effects() or process.poll() is not None, "nothing was paid")
+    process.kill()
+    process.communicate()
+    assert process.returncode == -signal.SIGKILL, "it had ended before it was killed"
+    sim.set_faults()
+    ended = siafu(folder, *words, SIAFU_PAYMENTS_URL=payments.url)
+    assert ended.returncode == 0, ended.stderr
+    record = json.loads(ended.stdout)
+    assert (record["outcome"], record["refunds"][0]["state"]) == ("answered", "paid")
+    assert [effect["amount"] for effect in payments.effects()] == [order.total_minor]
+
+
 def refundable(order: Order) -> bool:
     """In full, and without a person."""
     return order.status == "paid" and order.total_minor <= CHECKED_ABOVE[order.currency]

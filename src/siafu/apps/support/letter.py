@@ -49,6 +49,7 @@ WHY: dict[str, Say] = {
         "Beside what is refunded already or being refunded, not that much is left.",
     ),
     "declined": ("환불이 거절되었습니다.", "The refund was declined."),
+    "approval_denied": ("담당자가 환불을 승인하지 않았습니다.", "A person decided against it."),
     "stale_refund_total": (
         "그사이에 이 주문의 환불 금액이 바뀌었습니다. 확인하신 뒤에 다시 요청해 주세요.",
         "What is refunded of this order has changed meanwhile. Please check it and ask again.",
@@ -65,7 +66,8 @@ WHY: dict[str, Say] = {
     ),
 }
 _LATER: Say = ("지금은 환불을 처리할 수 없습니다.", "Refunds cannot be made right now.")
-WHY |= dict.fromkeys(("tool_disabled", "payments_unavailable", "tool_denied"), _LATER)
+WHY |= dict.fromkeys(("tool_disabled", "tool_changed", "tool_denied", "payments_unavailable"), _LATER)
+WHY["amount_needed"] = WHY["amount_not_requested"]
 
 LINK_REMOVED = "[link removed]"
 _LINK = re.compile(
