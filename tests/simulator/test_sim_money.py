@@ -67,9 +67,15 @@ async def test_money_is_not_paid_back_unasked(sim: Sim, text: str) -> None:
 
 
 async def test_further_tools_do_not_drown_the_right_one(sim: Sim) -> None:
-    calls = called(await say(sim, body("햄릿 공연 있나요?", tools=[TICKETS[1]])))
-    more = [tool(f"hold_seats_{n}", "Set seats of shows aside, by name, when some are free") for n in range(8)]
-    assert calls == called(await say(sim, body("햄릿 공연 있나요?", tools=[TICKETS[1], *more]))) != []
+    seats = tool("free_seats", "How many seats of a show are available, and their price", show=NUMBER)
+    more = [
+        tool(f"{verb}_seats", f"{verb} seats of a show, while they are available", show=NUMBER)
+        for verb in ("hold", "release", "swap", "upgrade")
+    ]
+    text = "Is Hamlet available, and what does it cost?"
+    for tools in ([], more):
+        calls = called(await say(sim, body(text, tools=[TICKETS[1], seats, *tools])))
+        assert calls == [("search_shows", {"query": "Hamlet"})]
 
 
 @pytest.mark.parametrize(
