@@ -181,10 +181,10 @@ with ThreadPoolExecutor(5) as pool:
 """
 
 
-def started(tmp_path: Path, phase: str) -> subprocess.Popen[str]:
+def started(tmp_path: Path, phase: str, source: str = QUICK) -> subprocess.Popen[str]:
     """A demo with a quick script in place of the glue, once it has said a line like `phase`."""
     out, script = tmp_path / "out", tmp_path / "mine.py"
-    script.write_text(QUICK)
+    script.write_text(source)
     command = [sys.executable, "-m", "siafu", "demo", "--requests", "10", "--glue", str(script), "--out", str(out)]
     child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert child.stderr
@@ -218,7 +218,8 @@ def test_ctrl_c_leaves_no_process(phase: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("phase", ["mine.py: .*", "siafu: [1-9].*"])
 def test_a_demo_that_is_killed_leaves_no_process(phase: str, tmp_path: Path) -> None:
-    child = started(tmp_path, phase)
+    stays = "" if phase.startswith("siafu") else "import time\ntime.sleep(60)\n"
+    child = started(tmp_path, phase, QUICK + stays)
     child.kill()
     child.communicate(timeout=20)
     no_process_is_left(tmp_path / "out")

@@ -4,6 +4,7 @@ import json
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -83,7 +84,12 @@ def test_settings_hold_what_they_were_given(tmp_path: Path) -> None:
     rule = {"key": ["request", "order_id"], "honours_key": True, "lease_seconds": 30.0}
     models = {"strong": 'a"b\\c\n', "cheap": "싼"}
     limits = {"concurrency": 50}
-    sections = {"models": models, "limits": limits, "mcp_servers.shop": shop, 'tools.effects."shop.pay"': rule}
+    sections: dict[str, dict[str, Any]] = {
+        "models": models,
+        "limits": limits,
+        "mcp_servers.shop": shop,
+        'tools.effects."shop.pay"': rule,
+    }
     write_settings(Folder(path=tmp_path), sections)
     assert tomllib.loads((tmp_path / "siafu.toml").read_text("utf-8")) == {
         "models": models,

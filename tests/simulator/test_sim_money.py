@@ -19,7 +19,7 @@ TICKETS = [
     tool("hold_seats", "Set seats aside, when some are available", show=NUMBER, seats={"type": "integer"}),
 ]
 # (name, description, how its sum is named and described)
-WORDINGS = [
+WORDINGS: list[tuple[str, str, str, Json]] = [
     ("reimburse", "Give money back for an order", "total", {"type": "integer", "description": CENTS}),
     ("환불처리", "고객에게 돈을 돌려줍니다", "금액", {"type": "integer", "description": "달러는 센트, 아니면 원화"}),
     (

@@ -146,7 +146,7 @@ async def payments(name: str, folder: Path, ledger: Path, *more: str) -> AsyncIt
 
     Raises: DemoFailed when it does not start.
     """
-    command = [*SIAFU, "payments", "serve", "--ledger", ledger, *more]
+    command: list[str | Path] = [*SIAFU, "payments", "serve", "--ledger", ledger, *more]
     async with server(name, command, folder=folder, environment=clean_environment()) as ready:
         yield msgspec.json.decode(ready)["url"]
 
