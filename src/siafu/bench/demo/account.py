@@ -24,7 +24,7 @@ DEFINITIONS = (
     ("a person", "decides above 100,000 KRW or 80 USD: the shop's policy"),
     ("paid twice", "a refund that was due, paid again"),
     ("paid wrongly", "nobody was entitled to it or asked for it, or another amount"),
-    ("the model", "is simulated, and asks for every refund that a customer asks for"),
+    ("the model", "is simulated: it asks for every refund that a customer wants"),
     ("USD in all", "siafu has complaints answered by the strong model"),
 )
 

@@ -5,7 +5,8 @@ payment API. `siafu demo` runs this file as it is; copy it, edit it, and run the
 
 Its refunds, as such scripts have them. They do: read the order as the customer who asks, pay at most what was paid for
 it, and retry with one idempotency key for each call of the tool, as payment SDKs do. They do not: remember after a
-restart, or from another request, what was paid; hold the model to the policy in its prompt; ask a person.
+restart, or from another request, what was paid; hold the model to the policy in its prompt; ask a person. (A key made
+of the order would stop what is paid twice here, and with it a customer's second refund for another part of an order.)
 """
 
 import asyncio
