@@ -7,7 +7,6 @@ import contextlib
 import sys
 import time
 from collections.abc import AsyncIterator, Iterable, Sequence
-from itertools import cycle
 from pathlib import Path
 
 import aiohttp
@@ -183,12 +182,13 @@ def storm(requests: int) -> dict[str, object]:
 
 
 def payment_faults(owed: Iterable[Due]) -> list[dict[str, object]]:
-    """The provider's bad days, the same for both programs: of some refunds the first answer is lost, or a 500, although
-    the money was paid.
+    """The provider's bad days, the same for both programs: of four refunds the first answer is lost or a 500, although
+    the money was paid. Only four, as the shop begins no refund for a while after five in a row.
     """
-    kinds = ("lost", "error_after", None, None)
-    alone = (due for due in owed if not due.by_person)
-    return [{"kind": kind, "match": due.payment} for kind, due in zip(cycle(kinds), alone) if kind is not None]
+    kinds = ("lost", "error_after", "lost", "error_after")
+    alone = [due for due in owed if not due.by_person]
+    chosen = alone[:: max(1, len(alone) // len(kinds))]
+    return [{"kind": kind, "match": due.payment} for kind, due in zip(kinds, chosen, strict=False)]
 
 
 async def _run(
