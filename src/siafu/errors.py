@@ -29,6 +29,7 @@
     │   ├── ToolDenied               the role may not use this tool; nothing was sent
     │   ├── ToolArgumentsInvalid     the arguments do not fit the schema; nothing was sent
     │   └── OutcomeUnknown           the call was sent, its effect is unknown; never retried blindly
+    ├── ApprovalPending              a person has to decide first; the item waits for a later run
     ├── AgentStopped                 an agent reached a limit before it answered
     │   ├── StepLimit
     │   ├── TokenLimit
@@ -215,6 +216,10 @@ class ToolArgumentsInvalid(ToolFault):
 
 class OutcomeUnknown(ToolFault):
     code = "outcome_unknown"
+
+
+class ApprovalPending(SiafuError):
+    code = "approval_pending"
 
 
 class AgentStopped(SiafuError):

@@ -40,7 +40,7 @@ async def client(sim: Payments) -> AsyncIterator[HttpPayments]:
 
 
 def call(key: str, amount: int = 700) -> Call:
-    return Call(key=key, payment="가게:pay_1", amount=amount, currency="KRW", metadata={"refund_id": key, "epoch": 1})
+    return Call(key=key, payment="가게:pay_1", amount=amount, currency="KRW", metadata={"refund_id": key})
 
 
 async def test_a_refund_and_its_repetition(sim: Payments, client: HttpPayments) -> None:
@@ -156,7 +156,11 @@ GOOD = '{"id":"re_1","payment":"가게:pay_1","amount":700,"currency":"KRW","ref
         (302, GOOD, Unclear),
         (400, '{"error":{"code":"bad_amount"}}', Declined),
         (402, '{"error":{"code":"declined","message":"한도"}}', Declined),
+        (422, '{"error":{"code":"currency_not_supported"}}', Declined),
+        (422, '{"error":{"code":"idempotency_key_reused"}}', Unclear),
         (402, "<html>", Unclear),
+        (401, '{"error":{"code":"bad_api_key"}}', Unclear),
+        (403, '{"error":{"code":"forbidden"}}', Unclear),
         (404, '{"detail":"not found"}', Unclear),
         (408, '{"error":{"code":"timeout"}}', Unclear),
         (409, '{"error":{"code":"idempotency_key_in_use"}}', Unclear),

@@ -22,7 +22,7 @@ from siafu.errors import StoreError
 from siafu.pace.clock import SystemClock
 from siafu.store.database import Database
 
-from .kit import NEITHER, Bank, ask, books, code, done, intents, let_time_pass, open_db, order, shop, states
+from .kit import LOOKUP, NEITHER, Bank, ask, books, code, done, intents, let_time_pass, open_db, order, shop, states
 
 
 async def test_without_payments_nothing_is_stored(db: Database) -> None:
@@ -166,6 +166,20 @@ async def test_the_completer_goes_on_after_an_error_and_ends_when_cancelled(
         await task
     assert "away" in caplog.text
     assert books(db) == (3_000, 0)
+
+
+async def test_what_cannot_go_on_does_not_keep_others_waiting(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One refund of a payment is in doubt, and the older ones behind it fill a whole round."""
+    monkeypatch.setattr(steps, "A_ROUND", 3)
+    bank = Bank(LOOKUP, script=["before", "unsent"])
+    refunds = shop(db, bank)
+    for n in range(4):
+        await refunds.refund(ask(f"p{n}", 100))
+    assert await refunds.refund(ask("other", 100, order=order("1002")))
+    db.transact(lambda tx: tx.change("UPDATE refund_intent SET next_attempt_at = 0 WHERE state = 'reserved'"))
+    for _ in range(2):
+        await refunds.complete()
+    assert (states(db), books(db, "1002")) == ({"unknown": 1, "reserved": 3, "succeeded": 1}, (100, 0))
 
 
 async def test_two_completers_share_the_work_and_do_none_of_it_twice(db: Database) -> None:

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from siafu.swarm.results import MapResult
 
 app = typer.Typer(
-    help="Answer customers of an online shop: a strong model sorts each request, cheap agents look things up over MCP "
-    "and answer, each with its own context and only its role's tools.",
+    help="Answer customers of an online shop: a strong model sorts each request, cheap agents look things up and "
+    "refund over MCP, and answer, each with its own context and only its role's tools.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,

@@ -12,7 +12,7 @@ from siafu.agents.replay import Replay
 from siafu.agents.task import Surroundings, TaskContext
 from siafu.border.canonical import dumps
 from siafu.border.money import MOST
-from siafu.errors import DeadlineReached, OutputInvalid, StoreError
+from siafu.errors import ApprovalPending, DeadlineReached, OutputInvalid, StoreError
 from siafu.observe.calls import CallContext
 from siafu.store.records import ItemRecord, RunStore
 from siafu.swarm.ending import ends_within, put_down, root_cause
@@ -23,10 +23,13 @@ from siafu.swarm.work import Job
 
 
 class Pause(msgspec.Struct, frozen=True):
-    """The item met something that every other would meet too; the run starts no more of them."""
+    """The item met something that every other would meet too; the run starts no more of them. alone: no, only this one
+    waits, for a person.
+    """
 
     code: str
     message: str
+    alone: bool = False
 
 
 class Crew:
@@ -53,8 +56,8 @@ class Crew:
         cause = None if error is None else root_cause(error)
         if isinstance(cause, StoreError):
             raise cause
-        if isinstance(cause, PAUSING):
-            return Pause(cause.code, cause.message)
+        if isinstance(cause, (*PAUSING, ApprovalPending)):
+            return Pause(cause.code, cause.message, alone=isinstance(cause, ApprovalPending))
         if isinstance(cause, KeyboardInterrupt | SystemExit):
             return None  # they end the event loop by themselves
         if isinstance(cause, DeadlineReached) and ends_at is not None and ctx.call.deadline == ends_at:

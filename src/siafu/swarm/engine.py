@@ -55,6 +55,7 @@ class Engine:
         self._flying = 0
         self._stopped = ("", "")
         self._late = False  # an item was left, as the run's time is too short for it
+        self._undecided = Pause("", "")  # of an item that was left, as it waits for a person
         self._began = self._ended = 0.0
         self._ends_at: float | None = None
         self._observer_failed = False
@@ -122,6 +123,8 @@ class Engine:
                 self._fail(self.error)
             elif self._late:
                 self._stop("deadline_reached", "the time left for the run was too short for some items")
+            elif self._undecided.alone:
+                self._stop(self._undecided.code, self._undecided.message)
         except asyncio.CancelledError:
             self._stop("closed", "the run was closed before its end")
         except Exception as error:  # noqa: BLE001  handed to whoever iterates
@@ -289,7 +292,9 @@ class Engine:
             self._late = self._late or result is None
             self._window.finish(entry.index, None)
             self._ready.set()
-        if isinstance(result, Pause):
+        if isinstance(result, Pause) and result.alone:
+            self._undecided = result
+        elif isinstance(result, Pause):
             self._stop(result.code, result.message)
         self._flying -= 1
         self._dispatch()

@@ -75,13 +75,13 @@ def payment_of(order: Order) -> str:
 
 
 def call_of(found: Intent) -> Call:
-    """The call that carries out a refund: the same at every attempt, but for what it says about the attempt."""
+    """The call that carries out a refund: the same at every attempt, as providers refuse a key with another body."""
     return Call(
         key=found.psp_key,
         payment=found.psp_payment_ref,
         amount=found.amount_minor,
         currency=found.currency,
-        metadata={"refund_id": found.refund_id, "epoch": found.lease_epoch},
+        metadata={"refund_id": found.refund_id},
     )
 
 
@@ -135,6 +135,7 @@ class Books:
             return None
         stopped = brakes.stopped(tx, TOOL, found.tenant_id)
         if stopped is not None:
+            self._postpone(tx, found)
             return stopped
         try:
             tx.change(
@@ -144,6 +145,7 @@ class Books:
                 owner=self._owner, lease=self._lease, id=refund_id,
             )  # fmt: skip
         except Conflict:  # one_in_flight: another refund of this payment is not settled yet
+            self._postpone(tx, found)
             return None
         leased = rows.intent(tx, refund_id)
         if not approvals.use(tx, leased):
@@ -337,6 +339,13 @@ class Books:
             id=found.refund_id,
         )
         rows.note(tx, found, "unknown" if attempts else "not_sent", why=end.why)
+
+    def _postpone(self, tx: Transaction, found: Intent) -> None:
+        """Let others go first, so that what cannot be carried out now does not fill the completer's rounds."""
+        tx.change(
+            "UPDATE refund_intent SET next_attempt_at = {now} + :pause WHERE refund_id = :id",
+            pause=self._lease, id=found.refund_id,
+        )  # fmt: skip
 
     def _review(self, tx: Transaction, found: Intent, why: str) -> None:
         """Left to a person; the money stays reserved."""
