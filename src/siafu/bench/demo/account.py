@@ -25,7 +25,7 @@ DEFINITIONS = (
     ("paid twice", "a refund that was due, paid again"),
     ("paid wrongly", "nobody was entitled to it or asked for it, or another amount"),
     ("the model", "is simulated: it asks for every refund that a customer wants"),
-    ("USD in all", "siafu has complaints answered by the strong model"),
+    ("USD in all", "siafu has complaints and refunds answered by the strong model"),
 )
 
 Priced = Callable[[str, Usage], int | None]
