@@ -6,8 +6,10 @@ from collections import Counter
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
-from siafu.bench.demo.account import IN_FLIGHT_SECONDS, Column, Evidence, Notes, judge, unexplained
+from siafu.bench.demo.account import IN_FLIGHT_SECONDS, Column, Evidence, Notes, ToolCall, judge, unexplained
+from siafu.bench.demo.payouts import Refunds
 from siafu.bench.demo.seen import Seen
 from siafu.gateway.chat import Usage
 
@@ -36,6 +38,7 @@ def call(at: float, request: str | None = "r1", question: str = "q1", **changes:
 REFUSED: dict[str, Any] = {"status": 429, "usage": None, "complete": False, "final": False, "service_seconds": 0.0}
 CUT: dict[str, Any] = {"ended": KILL + 0.01, "complete": False, "final": False}
 COST = 100 + 10
+PAID = Refunds(due=1, paid=1, waiting=0, unpaid=0, twice=0, wrongly=0, unapproved=0)
 
 
 def price(model: str, usage: Usage) -> int | None:
@@ -55,6 +58,7 @@ def column(*calls: Seen, notes: Notes | None = None, **changes: Any) -> Column:
         "killed_at": KILL,
         "answers": {"r1": 1},
         "tool_calls": [],
+        "refunds": PAID,
         "notes": known(*calls) if notes is None else notes,
         "wall": 3.0,
     }
@@ -165,8 +169,26 @@ def test_a_model_without_a_price_makes_amounts_unknown_not_zero() -> None:
     assert not found.clean
 
 
-def test_tool_calls_made_twice() -> None:
-    uses = [("kim", "get_order_status", "a"), ("kim", "get_order_status", "a"), ("lee", "get_order_status", "a")]
-    found = column(call(90.0), tool_calls=uses)
-    assert (found.tool_calls, found.tool_calls_twice) == (3, 1)
-    assert column(call(90.0), tool_calls=uses[1:]).tool_calls_twice == 0
+@pytest.mark.parametrize(
+    ("times", "twice"),
+    [
+        ([90.0], 0),
+        ([90.0, 91.0], 0),  # what a program needs to do twice is its own affair
+        ([90.0, 105.0], 1),
+        ([90.0, 91.0, 105.0], 1),
+        ([90.0, 91.0, 105.0, 106.0], 2),
+        ([105.0, 106.0], 0),
+        ([KILL - IN_FLIGHT_SECONDS / 2, 105.0], 0),  # its answer was perhaps not read
+    ],
+)
+def test_tool_calls_made_twice(times: list[float], twice: int) -> None:
+    calls = [ToolCall(what=("kim", "get_order_status", "a"), at=at) for at in times]
+    other = ToolCall(what=("lee", "get_order_status", "a"), at=106.0)
+    found = column(call(90.0), tool_calls=[*calls, other])
+    assert (found.tool_calls, found.tool_calls_twice) == (len(times) + 1, twice)
+
+
+@pytest.mark.parametrize("wrong", ["unpaid", "twice", "wrongly", "unapproved"])
+def test_refunds_that_are_not_as_they_should_be_are_not_clean(wrong: str) -> None:
+    assert column(call(90.0), refunds=replace(PAID, waiting=1)).clean
+    assert not column(call(90.0), refunds=replace(PAID, **{wrong: 1})).clean

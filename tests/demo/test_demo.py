@@ -19,6 +19,7 @@ from siafu.bench.demo.demo import GLUE, Options, Outcome, show
 from siafu.bench.demo.phases import Moment
 from siafu.bench.demo.place import own_folder
 from siafu.bench.demo.servers import DemoFailed
+from siafu.bench.payments.ledger import read_ledger
 from siafu.cli.demo_report import as_json, print_report
 
 REQUESTS = 12
@@ -77,6 +78,30 @@ def test_the_glue_works_and_does_its_work_twice(demo: tuple[Path, Outcome, list[
     assert found.tool_calls_twice > 0
 
 
+def test_siafu_pays_each_refund_that_is_due_once_and_no_other(demo: tuple[Path, Outcome, list[Moment]]) -> None:
+    _, outcome, _ = demo
+    found = outcome.siafu.refunds
+    assert (found.twice, found.wrongly, found.unapproved, found.unpaid) == (0, 0, 0, 0)
+    assert found.waiting == 1
+    assert found.paid == found.due - 1 >= 3
+
+
+def test_the_glue_pays_twice_and_what_is_not_due(demo: tuple[Path, Outcome, list[Moment]]) -> None:
+    _, outcome, _ = demo
+    found = outcome.glue.refunds
+    assert found.paid == found.due
+    assert found.twice >= 1  # two requests for one refund, whatever the moment of the kill
+    assert found.wrongly >= 1
+    assert found.unapproved == 1
+
+
+def test_answers_are_lost_after_the_money_was_paid_for_both(demo: tuple[Path, Outcome, list[Moment]]) -> None:
+    folder, _, _ = demo
+    for program in ("glue", "siafu"):
+        book = read_ledger(folder / f"{program}-payments.jsonl")
+        assert {"lost", "error_after"} <= {request.fault for request in book.requests}
+
+
 def test_both_meet_429s_and_are_killed_at_forty_per_cent(demo: tuple[Path, Outcome, list[Moment]]) -> None:
     _, outcome, moments = demo
     assert outcome.glue.refused > 0 and outcome.siafu.refused > 0
@@ -133,8 +158,8 @@ def test_a_script_that_hangs_meets_a_deadline(tmp_path: Path) -> None:
     assert processes(tmp_path / "out") == []
 
 
-def test_the_glue_is_about_eighty_lines() -> None:
-    assert 60 <= len(GLUE.read_text("utf-8").splitlines()) <= 100
+def test_the_glue_is_about_ninety_lines() -> None:
+    assert 70 <= len([line for line in GLUE.read_text("utf-8").splitlines() if line.strip()]) <= 100
 
 
 QUICK = """
@@ -156,24 +181,45 @@ with ThreadPoolExecutor(5) as pool:
 """
 
 
-@pytest.mark.parametrize("phase", ["It allows", "mine.py: .*", "siafu: .* kill -9"])
-def test_ctrl_c_leaves_no_process(phase: str, tmp_path: Path) -> None:
+def started(tmp_path: Path, phase: str, source: str = QUICK) -> subprocess.Popen[str]:
+    """A demo with a quick script in place of the glue, once it has said a line like `phase`."""
     out, script = tmp_path / "out", tmp_path / "mine.py"
-    script.write_text(QUICK)
+    script.write_text(source)
     command = [sys.executable, "-m", "siafu", "demo", "--requests", "10", "--glue", str(script), "--out", str(out)]
     child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert child.stderr
-    said: list[str] = []
-    while not (said and re.match(phase, said[-1])):
-        said.append(child.stderr.readline())
-        assert said[-1], said
+    said = ""
+    while not re.match(phase, said):
+        said = child.stderr.readline()
+        assert said, f"it ended before it said {phase}"
     if phase != "It allows":
-        assert len(processes(out)) >= 3, "endpoint, shop and a program are at work, and this test can see them"
-    child.send_signal(signal.SIGINT)
-    shown, told = child.communicate(timeout=20)
-    assert child.returncode == 130, (said, told)
-    assert "interrupted" in told and shown == ""
+        assert len(processes(out)) >= 4, (
+            "endpoint, payments, shop and a program are at work, and this test can see them"
+        )
+    return child
+
+
+def no_process_is_left(out: Path) -> None:
     deadline = time.monotonic() + 5
     while processes(out) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert processes(out) == []
+
+
+@pytest.mark.parametrize("phase", ["It allows", "mine.py: .*", "siafu: .* kill -9"])
+def test_ctrl_c_leaves_no_process(phase: str, tmp_path: Path) -> None:
+    child = started(tmp_path, phase)
+    child.send_signal(signal.SIGINT)
+    shown, told = child.communicate(timeout=20)
+    assert child.returncode == 130, told
+    assert "interrupted" in told and shown == ""
+    no_process_is_left(tmp_path / "out")
+
+
+@pytest.mark.parametrize("phase", ["mine.py: .*", "siafu: [1-9].*"])
+def test_a_demo_that_is_killed_leaves_no_process(phase: str, tmp_path: Path) -> None:
+    stays = "" if phase.startswith("siafu") else "import time\ntime.sleep(60)\n"
+    child = started(tmp_path, phase, QUICK + stays)
+    child.kill()
+    child.communicate(timeout=20)
+    no_process_is_left(tmp_path / "out")

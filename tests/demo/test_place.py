@@ -2,11 +2,23 @@ from __future__ import annotations
 
 import json
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from siafu.bench.demo.place import MARK, Folder, clean_environment, own_folder, write_cases, write_settings
+from siafu.bench.demo.place import (
+    MARK,
+    Case,
+    Folder,
+    clean_environment,
+    example_cases,
+    own_folder,
+    refund_cases,
+    write_cases,
+    write_settings,
+)
 from siafu.errors import InputError
 
 
@@ -46,27 +58,44 @@ def test_two_demos_in_one_folder(tmp_path: Path) -> None:
         raise AssertionError("it was given")
 
 
-def test_cases_are_the_same_for_the_same_seed_and_all_different(tmp_path: Path) -> None:
+@pytest.mark.parametrize("made", [example_cases, refund_cases])
+@pytest.mark.parametrize("count", [10, 100, 200])
+def test_cases_are_the_same_for_the_same_seed_and_all_different(
+    made: Callable[[int, int], list[Case]], count: int, tmp_path: Path
+) -> None:
     folder = Folder(path=tmp_path)
-    cases = write_cases(folder, 100, 7)
+    cases = made(count, 7)
+    write_cases(folder, cases)
     lines = [json.loads(line) for line in folder.requests.read_text("utf-8").splitlines()]
     assert [line["text"] for line in lines] == [case.request.text for case in cases]
-    assert len({line["text"] for line in lines}) == len({line["id"] for line in lines}) == 100
+    assert len({line["text"] for line in lines}) == len({line["id"] for line in lines}) == count
     assert {line["lang"] for line in lines} == {"ko", "en"}
-    assert "category" not in lines[0]
-    assert write_cases(folder, 100, 7) == cases != write_cases(folder, 100, 8)
+    assert not {"category", "due"} & set(lines[0])
+    assert made(count, 7) == cases != made(count, 8)
+
+
+def test_a_shop_with_too_few_orders_for_different_texts(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="too small"):
-        write_cases(folder, 2000, 7)
+        write_cases(Folder(path=tmp_path), example_cases(2000, 7))
 
 
 def test_settings_hold_what_they_were_given(tmp_path: Path) -> None:
-    shop: dict[str, str | int] = {"url": "http://h/mcp", "identity": "siafu"}
-    models: dict[str, str | int] = {"strong": 'a"b\\c\n', "cheap": "싼"}
-    write_settings(Folder(path=tmp_path), {"models": models, "limits": {"concurrency": 50}, "mcp_servers.shop": shop})
+    shop = {"url": "http://h/mcp", "identity": "siafu"}
+    rule = {"key": ["request", "order_id"], "honours_key": True, "lease_seconds": 30.0}
+    models = {"strong": 'a"b\\c\n', "cheap": "싼"}
+    limits = {"concurrency": 50}
+    sections: dict[str, dict[str, Any]] = {
+        "models": models,
+        "limits": limits,
+        "mcp_servers.shop": shop,
+        'tools.effects."shop.pay"': rule,
+    }
+    write_settings(Folder(path=tmp_path), sections)
     assert tomllib.loads((tmp_path / "siafu.toml").read_text("utf-8")) == {
         "models": models,
-        "limits": {"concurrency": 50},
+        "limits": limits,
         "mcp_servers": {"shop": shop},
+        "tools": {"effects": {"shop.pay": rule}},
     }
 
 

@@ -26,8 +26,9 @@ Examples:
   siafu demo --local --model-path FILE.gguf    (pip install 'siafu[local]')
   siafu demo --local --model-path qwen2.5-coder.gguf --chat-template fenced
 \b
-Exit code: 0 siafu lost nothing, finished nothing twice and can explain every
-call; 1 not so; 2 wrong use; 130 interrupted.
+Exit code: 0 siafu lost nothing, finished nothing twice, paid each refund that
+was due once and nothing else, and can explain every call; 1 not so; 2 wrong
+use; 130 interrupted.
 """
 )
 def demo(

@@ -28,13 +28,18 @@ _ROWS: tuple[tuple[str, Callable[[Column], str]], ...] = (
     ("  USD for the wasted calls", lambda column: show_usd(column.wasted_pico)),
     ("USD without an explanation", lambda column: show_usd(column.unexplained_pico)),
     ("tool calls made twice", lambda column: f"{column.tool_calls_twice:,}"),
+    ("refunds paid", lambda column: f"{column.refunds.paid:,} of {column.refunds.due:,}"),
+    ("  waiting for a person", lambda column: f"{column.refunds.waiting:,}"),
+    ("  paid without that person", lambda column: f"{column.refunds.unapproved:,}"),
+    ("refunds paid twice", lambda column: f"{column.refunds.twice:,}"),
+    ("refunds paid wrongly", lambda column: f"{column.refunds.wrongly:,}"),
     ("calls at the endpoint", lambda column: f"{column.calls:,}"),
     ("  refused with 429", lambda column: f"{column.refused:,}"),
     ("  failed with 5xx", lambda column: f"{column.failed:,}"),
     ("USD in all", lambda column: show_usd(column.usd_pico)),
     ("wall time", lambda column: f"{column.wall:.1f} s"),
 )
-SIMULATED = "The endpoint was SIMULATED: no model ran, nothing was billed, USD = list prices."
+SIMULATED = "Endpoint and payments were SIMULATED: nothing was billed, USD = list prices."
 
 
 def print_report(options: Options, outcome: Outcome, out: Path) -> None:

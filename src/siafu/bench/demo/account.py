@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, S
 
 import msgspec
 
+from siafu.bench.demo.payouts import Refunds
 from siafu.bench.demo.seen import Seen
 from siafu.gateway.chat import Usage
 
@@ -18,8 +19,13 @@ DEFINITIONS = (
     ("calls wasted", "answers begun, so billed, beyond one whole one to a question"),
     ("in flight", f"open at the kill, or ended in the last {IN_FLIGHT_SECONDS} s: perhaps not read"),
     ("explanation", "a line for such a call in the program's own cost records"),
-    ("tool calls twice", "same customer, tool, arguments; look-ups cut off are redone"),
-    ("USD in all", "siafu has complaints answered by the strong model"),
+    ("tool calls twice", "before the kill and after it: same request, tool, arguments"),
+    ("refunds paid", "of those that the requests entitle to; by the payments ledger"),
+    ("a person", "decides above 100,000 KRW or 80 USD: the shop's policy"),
+    ("paid twice", "a refund that was due, paid again"),
+    ("paid wrongly", "nobody was entitled to it or asked for it, or another amount"),
+    ("the model", "is simulated: it asks for every refund that a customer wants"),
+    ("USD in all", "siafu has complaints and refunds answered by the strong model"),
 )
 
 Priced = Callable[[str, Usage], int | None]
@@ -35,19 +41,27 @@ class Notes(msgspec.Struct, frozen=True, kw_only=True):
     unknown: list[tuple[str, int]] = []
 
 
+class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
+    """A call at the shop. what: equal for equal calls. at: seconds since 1970."""
+
+    what: Hashable
+    at: float
+
+
 class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     """All that is known of one program's work.
 
     requests: ids. calls: in order of arrival. killed_at: seconds since 1970, on the endpoint's clock. answers: how many
-    lines with an answer the results file holds for each id. tool_calls: one value a call at the shop, equal for equal
-    calls. wall: seconds from the first start to the last end.
+    lines with an answer the results file holds for each id. tool_calls: those at the shop, refunds apart. refunds: what
+    became of these. wall: seconds from the first start to the last end.
     """
 
     requests: Collection[str]
     calls: Sequence[Seen]
     killed_at: float
     answers: Mapping[str, int]
-    tool_calls: Sequence[Hashable]
+    tool_calls: Sequence[ToolCall]
+    refunds: Refunds
     notes: Notes
     wall: float
 
@@ -72,12 +86,14 @@ class Column(msgspec.Struct, frozen=True, kw_only=True):
     unexplained_pico: int | None
     tool_calls: int
     tool_calls_twice: int
+    refunds: Refunds
     wall: float
 
     @property
     def clean(self) -> bool:
         """Nothing lost, nothing done twice, everything explained."""
-        return not (self.lost or self.run_twice or self.unexplained_pico != 0) and self.wasted <= self.in_flight
+        explained = self.unexplained_pico == 0 and self.wasted <= self.in_flight
+        return not (self.lost or self.run_twice) and explained and self.refunds.clean
 
 
 def judge(found: Evidence, price: Priced) -> Column:
@@ -100,7 +116,8 @@ def judge(found: Evidence, price: Priced) -> Column:
         usd_pico=_sum(billed, price),
         unexplained_pico=unexplained(billed, found.notes, price),
         tool_calls=len(found.tool_calls),
-        tool_calls_twice=sum(times - 1 for times in Counter(found.tool_calls).values()),
+        tool_calls_twice=_made_again(found.tool_calls, found.killed_at),
+        refunds=found.refunds,
         wall=found.wall,
     )
 
@@ -156,6 +173,13 @@ def _finished_before(calls: Iterable[Seen], killed_at: float) -> set[str | None]
 
 def _asked_after(calls: Iterable[Seen], killed_at: float) -> set[str | None]:
     return {call.request for call in calls if call.request is not None and call.arrived > killed_at}
+
+
+def _made_again(calls: Iterable[ToolCall], killed_at: float) -> int:
+    """Calls whose answer the program had for certain when it was killed, and that it made again."""
+    before = Counter(call.what for call in calls if call.at < killed_at - IN_FLIGHT_SECONDS)
+    after = Counter(call.what for call in calls if call.at > killed_at)
+    return (before & after).total()
 
 
 def _in_flight(call: Seen, killed_at: float) -> bool:

@@ -1,32 +1,49 @@
-"""The whole show: one endpoint, one shop, the glue and then siafu, and what the records say about both."""
+"""The whole show: one endpoint, the glue and then siafu, each with a new shop, and what the records say about both."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import sys
 import time
-from collections.abc import AsyncIterator, Hashable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from pathlib import Path
 
 import aiohttp
 import msgspec
 
 from siafu.apps.filerun.place import Place, place
+from siafu.apps.support.routes import REFUND
 from siafu.apps.support.shop.database import MAX_CALLS, ShopDatabase
 from siafu.bench.demo import notes
-from siafu.bench.demo.account import Column, Evidence, Notes, judge
+from siafu.bench.demo.account import Column, Evidence, Notes, ToolCall, judge
+from siafu.bench.demo.payouts import Refunds, judge_refunds, payouts
 from siafu.bench.demo.phases import Listener, Program, Ran, Watch, run
-from siafu.bench.demo.place import Case, Folder, clean_environment, new_key, write_cases, write_settings
+from siafu.bench.demo.place import (
+    Case,
+    Folder,
+    clean_environment,
+    dues,
+    new_key,
+    refund_cases,
+    write_cases,
+    write_settings,
+)
+from siafu.bench.demo.refund_requests import Due
 from siafu.bench.demo.seen import Reader
-from siafu.bench.demo.servers import SIAFU, DemoFailed, Endpoint, server
+from siafu.bench.demo.servers import POLL_SECONDS, SIAFU, DemoFailed, Endpoint, payments, server
 from siafu.bench.demo.summary import Category, Parallel, by_category, parallel
+from siafu.config.effects import SHOP_RULES
 from siafu.gateway.chat import Usage
 from siafu.gateway.pricing import Prices
+from siafu.store.database import Transaction
 from siafu.store.report import Report, Tally
 
 GLUE = Path(__file__).with_name("glue.py")
 STRONG, CHEAP = "kimi-k2.5", "deepseek-v3.2"
 CONCURRENCY = 50
+SETTLE_SECONDS = 30.0  # for the shop, to find out what became of the refunds whose answer was lost
+_UNSETTLED = {"reserved", "dispatching", "unknown"}
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,6 +57,13 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     latency: str = "default"
     glue: Path = GLUE
     seconds: float = 120.0
+
+
+class Did(msgspec.Struct, frozen=True, kw_only=True):
+    """What a program has done in its shop: its tool calls, refunds apart, and what became of refunds."""
+
+    tool_calls: list[ToolCall]
+    refunds: Refunds
 
 
 class Spent(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,54 +89,45 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 async def show(options: Options, folder: Folder, listen: Listener) -> Outcome:
     """Run the demo in `folder`. Cancelling ends every process it has started.
 
-    Raises: DemoFailed, InputError, StoreError.
+    Raises: ConfigError, DemoFailed, InputError, StoreError.
     """
-    cases = write_cases(folder, options.requests, options.seed)
+    cases = refund_cases(options.requests, options.seed)
+    write_cases(folder, cases)
+    (folder.path / "payment-faults.json").write_bytes(msgspec.json.encode({"rules": payment_faults(dues(cases))}))
     key = new_key()
     reader = Reader({case.request.id: case.request.text for case in cases})
-    async with _stage(options, folder, key) as (endpoint, shop):
-        write_settings(
-            folder,
-            {
-                "models": {"strong": STRONG, "cheap": CHEAP},
-                "limits": {"concurrency": CONCURRENCY},
-                "mcp_servers.shop": {"url": shop, "identity": "siafu"},
-            },
-        )
+    async with _endpoint(options, folder) as endpoint:
         reach = {"OPENAI_BASE_URL": endpoint.url, "OPENAI_API_KEY": "any-key-will-do"}
-        glue = Program(
-            name="glue" if options.glue == GLUE else options.glue.name[:24],
-            command=[sys.executable, options.glue.absolute(), folder.requests.name, "glue-results.jsonl"],
-            environment=clean_environment(**reach, SHOP_URL=shop, SHOP_KEY=key),
-            log=folder.path / "glue.log",
-            output=folder.path / "glue-output.jsonl",
-        )
-        siafu = Program(
-            name="siafu",
-            command=[*SIAFU, "support", "run", folder.requests.name, "--out", folder.results.name, "--quiet"],
-            environment=clean_environment(**reach, SIAFU_IDENTITY_KEY=key),
-            log=folder.path / "siafu.log",
-            output=folder.path / "siafu-output.txt",
-        )
-        ran_glue = await _run(glue, endpoint, reader, options, folder, listen)
-        before = len(_tool_calls(folder))
+        async with _shop("glue", folder, key) as (shop, paying):
+            glue = Program(
+                name="glue" if options.glue == GLUE else options.glue.name[:24],
+                command=[sys.executable, options.glue.absolute(), folder.requests.name, "glue-results.jsonl"],
+                environment=clean_environment(**reach, SHOP_URL=shop, SHOP_KEY=key, PAYMENTS_URL=paying),
+                log=folder.path / "glue.log",
+                output=folder.path / "glue-output.jsonl",
+            )
+            ran_glue = await _run(glue, endpoint, reader, options, folder, listen)
+            glue_did = await _did("glue", folder, cases)
         await endpoint.reset()
-        ran_siafu = await _run(siafu, endpoint, reader, options, folder, listen)
-        peak = await endpoint.peak()
+        async with _shop("siafu", folder, key) as (shop, _):
+            write_settings(folder, _settings(shop))
+            siafu = Program(
+                name="siafu",
+                command=[*SIAFU, "support", "run", folder.requests.name, "--out", folder.results.name, "--quiet"],
+                environment=clean_environment(**reach, SIAFU_IDENTITY_KEY=key),
+                log=folder.path / "siafu.log",
+                output=folder.path / "siafu-output.txt",
+            )
+            ran_siafu = await _run(siafu, endpoint, reader, options, folder, listen)
+            peak = await endpoint.peak()
+            siafu_did = await _did("siafu", folder, cases)
         prices = Prices(base_url=endpoint.url)
-    tool_calls = _tool_calls(folder)
     where = place(folder.requests, folder.results, None, folder.path / ".siafu")
     told = notes.results(folder.results)
+    glue_told = notes.results(folder.path / "glue-results.jsonl")
     return Outcome(
-        glue=_judge(
-            cases,
-            ran_glue,
-            notes.results(folder.path / "glue-results.jsonl"),
-            tool_calls[:before],
-            notes.from_log(glue.output),
-            prices,
-        ),
-        siafu=_judge(cases, ran_siafu, told, tool_calls[before:], _ledger(where, cases), prices),
+        glue=_judge(cases, ran_glue, glue_told, glue_did, notes.from_log(glue.output), prices),
+        siafu=_judge(cases, ran_siafu, told, siafu_did, _ledger(where, cases), prices),
         categories=by_category(told),
         parallel=parallel(ran_siafu.calls, ran_siafu.wall, peak),
         spent=_spent(where),
@@ -122,23 +137,40 @@ async def show(options: Options, folder: Folder, listen: Listener) -> Outcome:
 
 
 @contextlib.asynccontextmanager
-async def _stage(options: Options, folder: Folder, key: str) -> AsyncIterator[tuple[Endpoint, str]]:
-    """The endpoint and the shop's URL; both processes end with the block."""
+async def _endpoint(options: Options, folder: Folder) -> AsyncIterator[Endpoint]:
+    """The simulated endpoint; it ends with the block."""
     faults = folder.path / "faults.json"
     faults.write_bytes(msgspec.json.encode(storm(options.requests)))
     sim = [*SIAFU, "sim", "--seed", str(options.seed), "--latency", options.latency, "--keep-bodies"]
     limits = ["--rpm", str(options.rpm), "--burst", "2", "--faults", faults.name]
-    shop = [*SIAFU, "shop", "serve", "--transport", "http", "--database", folder.database.name]
-    clean = clean_environment()
-    async with contextlib.AsyncExitStack() as stack:
-        ready = await stack.enter_async_context(
-            server("endpoint", [*sim, *limits], folder=folder.path, environment=clean)
-        )
-        url = await stack.enter_async_context(
-            server("shop", shop, folder=folder.path, environment={**clean, "SIAFU_IDENTITY_KEY": key})
-        )
-        session = await stack.enter_async_context(aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=10)))
-        yield Endpoint(msgspec.json.decode(ready)["url"], session), url
+    timeout = aiohttp.ClientTimeout(total=10)
+    async with (
+        server("endpoint", [*sim, *limits], folder=folder.path, environment=clean_environment()) as ready,
+        aiohttp.ClientSession(timeout=timeout) as session,
+    ):
+        yield Endpoint(msgspec.json.decode(ready)["url"], session)
+
+
+@contextlib.asynccontextmanager
+async def _shop(program: str, folder: Folder, key: str) -> AsyncIterator[tuple[str, str]]:
+    """A new shop for one program, and the provider that pays its refunds: their URLs. Both end with the block."""
+    faults = ("--faults", "payment-faults.json")
+    async with payments(f"{program}-payments", folder.path, folder.ledger(program), *faults) as url:
+        command = [*SIAFU, "shop", "serve", "--transport", "http", "--database", folder.database(program).name]
+        own = clean_environment(SIAFU_IDENTITY_KEY=key, SIAFU_PAYMENTS_URL=url)
+        async with server(f"{program}-shop", command, folder=folder.path, environment=own) as shop:
+            yield shop, url
+
+
+def _settings(shop: str) -> dict[str, dict[str, object]]:
+    """siafu's settings; the rules of the shop's tools are those that the shop stands for."""
+    rules = {f'tools.effects."{name}"': msgspec.to_builtins(rule) for name, rule in SHOP_RULES.items()}
+    return {
+        "models": {"strong": STRONG, "cheap": CHEAP},
+        "limits": {"concurrency": CONCURRENCY},
+        "mcp_servers.shop": {"url": shop, "identity": "siafu"},
+        **{section: {k: v for k, v in rule.items() if v is not None} for section, rule in rules.items()},
+    }
 
 
 def storm(requests: int) -> dict[str, object]:
@@ -147,6 +179,16 @@ def storm(requests: int) -> dict[str, object]:
     """
     rule = {"kind": "429", "skip": requests // 4, "times": max(3, requests // 8), "form": "seconds", "wait": 1}
     return {"rates": "500:1%,503:0.3%", "rules": [rule]}
+
+
+def payment_faults(owed: Iterable[Due]) -> list[dict[str, object]]:
+    """The provider's bad days, the same for both programs: of four refunds the first answer is lost or a 500, although
+    the money was paid. Only four, as the shop begins no refund for a while after five in a row.
+    """
+    kinds = ("lost", "error_after", "lost", "error_after")
+    alone = [due for due in owed if not due.by_person]
+    chosen = alone[:: max(1, len(alone) // len(kinds))]
+    return [{"kind": kind, "match": due.payment} for kind, due in zip(kinds, chosen, strict=False)]
 
 
 async def _run(
@@ -160,7 +202,7 @@ def _judge(
     cases: Sequence[Case],
     ran: Ran,
     lines: Sequence[notes.ResultLine],
-    tool_calls: Sequence[Hashable],
+    did: Did,
     own: Notes,
     prices: Prices,
 ) -> Column:
@@ -174,17 +216,44 @@ def _judge(
         calls=ran.calls,
         killed_at=ran.killed_at,
         answers=notes.answers(lines),
-        tool_calls=tool_calls,
+        tool_calls=did.tool_calls,
+        refunds=did.refunds,
         notes=own,
         wall=ran.wall,
     )
     return judge(found, price)
 
 
-def _tool_calls(folder: Folder) -> list[Hashable]:
-    """Every tool call that the shop has recorded, oldest first."""
-    with contextlib.closing(ShopDatabase(folder.database)) as shop:
-        return [(call.customer, call.tool, call.arguments_sha256) for call in shop.calls(MAX_CALLS)]
+async def _did(program: str, folder: Folder, cases: Sequence[Case]) -> Did:
+    """What a program that has ended has done, once the shop has found out what became of every refund.
+
+    Raises: ConfigError, DemoFailed, StoreError.
+    """
+    async with contextlib.aclosing(ShopDatabase(folder.database(program))) as shop:
+        deadline = time.monotonic() + SETTLE_SECONDS
+        refunds = await shop.run(_refunds)
+        while _UNSETTLED & {state for _, state in refunds}:
+            if time.monotonic() > deadline:
+                raise DemoFailed(f"the shop did not find out within {SETTLE_SECONDS:.0f} s what became of its refunds")
+            await asyncio.sleep(POLL_SECONDS)
+            refunds = await shop.run(_refunds)
+        calls = shop.calls(MAX_CALLS)
+    waiting = {payment for payment, state in refunds if state == "pending_approval"}
+    return Did(
+        tool_calls=[
+            ToolCall(what=(call.customer, call.request, call.tool, call.arguments_sha256), at=call.at)
+            for call in calls
+            if call.tool != REFUND
+        ],
+        refunds=judge_refunds(dues(cases), payouts(folder.ledger(program)), waiting),
+    )
+
+
+def _refunds(tx: Transaction) -> list[tuple[str, str]]:
+    """Payment and state of every refund in the shop's books."""
+    return [
+        (row["psp_payment_ref"], row["state"]) for row in tx.rows("SELECT psp_payment_ref, state FROM refund_intent")
+    ]
 
 
 def _ledger(where: Place, cases: Sequence[Case]) -> Notes:

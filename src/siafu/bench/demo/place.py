@@ -7,14 +7,19 @@ import fcntl
 import os
 import secrets
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from random import Random
+from typing import Any
 
 import msgspec
 
-from siafu.apps.support.examples import KnownOrder, example_cases
+from siafu.apps.support import examples
+from siafu.apps.support.examples import KnownOrder
 from siafu.apps.support.requests import CustomerRequest
-from siafu.apps.support.shop.database import ShopDatabase
+from siafu.apps.support.shop.catalogue import products
+from siafu.apps.support.shop.orders import first_orders
+from siafu.bench.demo.refund_requests import Due, refund_requests
 from siafu.border.canonical import dumps
 from siafu.errors import InputError
 
@@ -34,16 +39,21 @@ class Folder(msgspec.Struct, frozen=True, kw_only=True):
     def results(self) -> Path:
         return self.path / "results.jsonl"
 
-    @property
-    def database(self) -> Path:
-        return self.path / "shop.db"
+    def database(self, program: str) -> Path:
+        """Of the shop that serves `program`."""
+        return self.path / f"{program}-shop.db"
+
+    def ledger(self, program: str) -> Path:
+        """Of the payment provider that serves this shop."""
+        return self.path / f"{program}-payments.jsonl"
 
 
 class Case(msgspec.Struct, frozen=True, kw_only=True):
-    """One request, and the category it was written for."""
+    """One request, and the category it was written for. due: the refund that it entitles to, None = to none."""
 
     category: str
     request: CustomerRequest
+    due: Due | None = None
 
 
 @contextlib.contextmanager
@@ -71,34 +81,51 @@ def own_folder(path: Path) -> Iterator[Folder]:
         raise InputError(f"{path} cannot be used: {error.strerror}; choose another --out") from None
 
 
-def write_cases(folder: Folder, count: int, seed: int) -> list[Case]:
-    """Make the shop's database and `count` requests about what is in it; no two texts are the same.
-
-    Raises: InputError when the shop has too few orders and products for that, StoreError.
-    """
-    with contextlib.closing(ShopDatabase(folder.database)) as shop:
-        orders = [
-            KnownOrder(order_id=order.order_id, customer=customer)
-            for customer in shop.customers("")
-            for order in shop.orders("", customer)
-        ]
-        products = [(product.name_ko, product.name_en) for product in shop.products()]
-    cases = [
+def example_cases(count: int, seed: int) -> list[Case]:
+    """`count` requests of all kinds about the example shop's orders and products, as `siafu init` makes them."""
+    orders = [KnownOrder(order_id=order.order_id, customer=customer) for customer, order in first_orders(products())]
+    goods = [(product.name_ko, product.name_en) for product in products()]
+    return [
         Case(category=category, request=request)
-        for category, request in example_cases(orders, products, count=count, seed=seed)
+        for category, request in examples.example_cases(orders, goods, count=count, seed=seed)
     ]
-    if len({case.request.text for case in cases}) < count:
-        raise InputError(f"the example shop is too small for {count:,} different requests; ask for fewer")
+
+
+def refund_cases(count: int, seed: int) -> list[Case]:
+    """`count` requests, a quarter of them the demo's own about refunds; the same for the same arguments.
+
+    Raises: InputError when the shop has too few orders for that.
+    """
+    refunds = refund_requests(list(first_orders(products())), count, seed)
+    others = [case for case in example_cases(2 * count, seed) if case.category != "refund"]
+    cases = [Case(category="refund", request=refund.request, due=refund.due) for refund in refunds]
+    cases = [*cases, *others][:count]
+    Random(seed).shuffle(cases)
+    numbered = [msgspec.structs.replace(case.request, id=f"r{number:03d}") for number, case in enumerate(cases, 1)]
+    return [msgspec.structs.replace(case, request=request) for case, request in zip(cases, numbered, strict=True)]
+
+
+def dues(cases: Iterable[Case]) -> list[Due]:
+    """The refunds that the requests entitle to, each once, in the order of the first that asks for it."""
+    return list(dict.fromkeys(case.due for case in cases if case.due is not None))
+
+
+def write_cases(folder: Folder, cases: Sequence[Case]) -> None:
+    """Write the requests, one a line.
+
+    Raises: InputError when two have the same text: then the endpoint's records do not tell which one is meant.
+    """
+    if len({case.request.text for case in cases}) < len(cases):
+        raise InputError(f"the example shop is too small for {len(cases):,} different requests; ask for fewer")
     lines = [
         dumps({name: value for name, value in msgspec.structs.asdict(case.request).items() if value is not None})
         for case in cases
     ]
     folder.requests.write_bytes(b"".join(line + b"\n" for line in lines))
-    return cases
 
 
-def write_settings(folder: Folder, sections: Mapping[str, Mapping[str, str | int]]) -> None:
-    """The folder's siafu.toml, by section and name. Strings and integers of TOML are written like those of JSON."""
+def write_settings(folder: Folder, sections: Mapping[str, Mapping[str, Any]]) -> None:
+    """The folder's siafu.toml, by section and name. TOML writes strings, numbers, truths and lists as JSON does."""
     parts = []
     for section, values in sections.items():
         lines = [f"{name} = {msgspec.json.encode(value).decode()}" for name, value in values.items()]

@@ -18,8 +18,8 @@ import msgspec
 from siafu.bench.demo import notes
 from siafu.bench.demo.local import FENCED, SLOTS
 from siafu.bench.demo.phases import Listener, Moment
-from siafu.bench.demo.place import Folder, clean_environment, write_cases, write_settings
-from siafu.bench.demo.servers import SIAFU, DemoFailed, process, server, tail
+from siafu.bench.demo.place import Folder, clean_environment, example_cases, write_cases, write_settings
+from siafu.bench.demo.servers import SIAFU, DemoFailed, payments, process, server, tail
 from siafu.bench.demo.summary import Category, by_category
 from siafu.errors import ConfigError
 
@@ -78,7 +78,8 @@ async def observe(model: Model, folder: Folder, *, requests: int, seed: int, lis
 
     Raises: ConfigError, DemoFailed, InputError, StoreError.
     """
-    cases = write_cases(folder, requests, seed)
+    cases = example_cases(requests, seed)
+    write_cases(folder, cases)
     async with _endpoint(model, folder) as (base_url, name):
         write_settings(
             folder,
@@ -89,9 +90,11 @@ async def observe(model: Model, folder: Folder, *, requests: int, seed: int, lis
             },
         )
         keys = {name: os.environ[name] for name in KEYS if os.environ.get(name)}
-        began = time.monotonic()
-        await _answer(clean_environment(OPENAI_BASE_URL=base_url, **keys), folder, requests, listen)
-        wall = time.monotonic() - began
+        async with payments("payments", folder.path, folder.ledger("siafu")) as paying:
+            began = time.monotonic()
+            environment = clean_environment(OPENAI_BASE_URL=base_url, SIAFU_PAYMENTS_URL=paying, **keys)
+            await _answer(environment, folder, requests, listen)
+            wall = time.monotonic() - began
     lines = notes.results(folder.results)
     wanted = {case.request.id: case.category for case in cases}
     errors = Counter(line.error.code for line in lines if line.error is not None)
@@ -116,7 +119,7 @@ async def _answer(environment: dict[str, str], folder: Folder, requests: int, li
     """Run siafu over the requests, at most two minutes for each that one slot has to answer."""
     log, seconds = folder.path / "siafu.log", 60 + 120 * math.ceil(requests / SLOTS)
     command = [*SIAFU, "support", "run", folder.requests.name, "--out", folder.results.name, "--quiet"]
-    more = ["--database", folder.database.name]
+    more = ["--database", folder.database("siafu").name]
     async with process([*command, *more], folder=folder.path, environment=environment, log=log) as child:
         try:
             async with asyncio.timeout(seconds):

@@ -1,4 +1,4 @@
-"""Child processes of a demo: started aside from the terminal's signals, and always ended."""
+"""Child processes of a demo: started aside from the terminal's signals, and ended with it, however it ends."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from pathlib import Path
 import aiohttp
 import msgspec
 
+from siafu.bench.demo.place import clean_environment
 from siafu.bench.demo.seen import Record
 from siafu.errors import SiafuError
 
@@ -21,6 +22,7 @@ STOP_SECONDS = 5.0
 POLL_SECONDS = 0.05
 PAGE = 5_000
 SIAFU = (sys.executable, "-m", "siafu")
+LEASH = Path(__file__).with_name("leash.py")
 
 
 class DemoFailed(SiafuError):
@@ -76,12 +78,14 @@ class _Stats(msgspec.Struct):
 async def process(
     command: Sequence[str | Path], *, folder: Path, environment: Mapping[str, str], log: Path, out: Path | None = None
 ) -> AsyncIterator[asyncio.subprocess.Process]:
-    """Run `command` in `folder`, in a process group of its own, which is killed with the end of the block.
+    """Run `command` in `folder`, in a process group of its own, which is killed with the end of the block; on Linux the
+    process also ends when this one is killed.
 
     log: gets what it says on stderr, appended. out: the same for stdout; None = into `log` too.
     """
     with log.open("ab") as errors, (out or log).open("ab") as output:
         child = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-I", "-S", LEASH, str(os.getpid())),
             *command,
             stdin=asyncio.subprocess.DEVNULL,
             stdout=output,
@@ -134,6 +138,17 @@ async def server(
             yield ready.read_text(encoding="utf-8").strip()
         finally:
             await _stop(child)
+
+
+@contextlib.asynccontextmanager
+async def payments(name: str, folder: Path, ledger: Path, *more: str) -> AsyncIterator[str]:
+    """A simulated payment provider while the block runs; yields its URL. more: options of `siafu payments serve`.
+
+    Raises: DemoFailed when it does not start.
+    """
+    command: list[str | Path] = [*SIAFU, "payments", "serve", "--ledger", ledger, *more]
+    async with server(name, command, folder=folder, environment=clean_environment()) as ready:
+        yield msgspec.json.decode(ready)["url"]
 
 
 async def _stop(child: asyncio.subprocess.Process) -> None:

@@ -17,6 +17,15 @@ _UNIT = re.compile(
     re.IGNORECASE,
 )
 _NUMBER = re.compile(r"(?<![\w.-])-?\d{1,3}(?:,\d{3})+(?:\.\d+)?|(?<![A-Za-z\d.-])-?\d+(?:\.\d+)?")
+_FIGURE = r"\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?"
+_SUM = re.compile(
+    rf"(?P<before>[$₩])\s?(?P<first>{_FIGURE})"
+    rf"|(?<![\w.,-])(?P<last>{_FIGURE})\s?(?P<thousands>[만천])?\s?(?P<after>원|달러|won\b|krw\b|dollars?\b|usd\b)",
+    re.IGNORECASE,
+)
+_OF_MONEY = re.compile(r"amount|price|cost|fee|total|budget|money|금액|가격|요금|비용", re.IGNORECASE)
+_CURRENCY = re.compile(r"\b(?:won|krw|usd|dollars?|cents?)\b|원화|달러|센트", re.IGNORECASE)
+_CENTS = re.compile(r"\bcents?\b|minor|센트", re.IGNORECASE)
 _QUOTED = re.compile(r"[\"“『「‘«]([^\"”』」’»\n]{1,200})[\"”』」’»]")
 _ID_NAME = re.compile(r"(?:^|_)(?:id|ids|no|num|number|code|sku|ref|reference|key|isbn|barcode)s?$|번호|코드")
 _FORMATS = {
@@ -104,8 +113,25 @@ def _shapes(schema: Mapping[str, Any]) -> list[str]:
     return ["".join(r"\d+" if run.isdigit() else re.escape(run) for run in sample) for sample in runs]
 
 
+def sums(text: str, *, cents: bool) -> list[float]:
+    """Amounts of money: 18,000원, 3만 원, $29.90. With `cents`, dollars are told in cents."""
+    found = []
+    for match in _SUM.finditer(text):
+        value = float((match["first"] or match["last"]).replace(",", ""))
+        value *= {"만": 10_000, "천": 1_000}.get(match["thousands"] or "", 1)
+        dollars = match["before"] == "$" or (match["after"] or "").lower() in ("달러", "dollar", "dollars", "usd")
+        found.append(float(round(value * 100)) if cents and dollars else value)
+    return found
+
+
 def numbers(name: str, description: str, text: str, *, own: bool = False) -> list[float]:
-    """Numbers for the property, those with a unit or beside a word of its own first; with `own`, only those."""
+    """Numbers for the property, those with a unit or beside a word of its own first; with `own`, only those. For a sum
+    of money, those that are one come first.
+    """
+    if _OF_MONEY.search(name) and _CURRENCY.search(description):
+        found = sums(text, cents=bool(_CENTS.search(f"{name} {description}")))
+        if found or own:
+            return found
     wanted = {stem(word) for word in words(f"{name} {description}")} | set(concepts(f"{snake(name)} {description}"))
     ranked: list[tuple[int, float]] = []
     id_places = {match.start() for match in _TOKEN.finditer(text) if not match[0].isdigit()}

@@ -100,12 +100,18 @@ def _described(name: str, description: str, properties: str) -> dict[str, float]
 
 
 def _best(part: str, functions: list[Json]) -> Json | None:
-    """The tool that a clause asks for, if any."""
+    """The tool that a clause asks for, if any: the best of all that would be called if it were the only one."""
+    points, alone = _points(part, functions), {f["name"]: _points(part, [f])[f["name"]] for f in functions}
+    able = [function for function in functions if alone[function["name"]] >= LEAST_SCORE]
+    return max(able, key=lambda function: points[function["name"]], default=None)
+
+
+def _points(part: str, functions: list[Json]) -> dict[str, float]:
+    """How well each tool fits a clause, beside the others."""
     points = scores(features(part), {function["name"]: _about(function) for function in functions})
     for function in functions:
         points[function["name"]] += ID_BONUS * bool(points[function["name"]] and _ids_of(function, part))
-    best = max(functions, key=lambda function: points[function["name"]], default=None)
-    return best if best and points[best["name"]] >= LEAST_SCORE else None
+    return points
 
 
 def _neighbour(part: str, chosen: list[Json | None], number: int) -> Json | None:
@@ -147,6 +153,12 @@ def _wishes(function: Json, part: str, text: str, results: list[Any], draws: Dra
     return [Wish(function["name"], {**arguments, several[0]: value}) for value in several[1][:MOST_CALLS]]
 
 
+def _whole(schema: Json) -> Json:
+    """The schema with its first choice that is not null: how optional parameters are often written."""
+    options = [option for option in schema.get("anyOf") or schema.get("oneOf") or [] if isinstance(option, dict)]
+    return {**schema, **next((option for option in options if option.get("type") != "null"), {})}
+
+
 def _exact(name: str, schema: Json, text: str) -> list[str]:
     """Values whose shape the schema gives: a pattern, a format, an id."""
     if "pattern" in schema:
@@ -167,6 +179,7 @@ class _Finder(msgspec.Struct, frozen=True):
 
     def values(self, name: str, schema: Json, *, needed: bool) -> Iterator[Any]:
         """Values for one parameter; several when the clause names several. None found: nothing."""
+        schema = _whole(schema)
         kind = schema.get("type", "string")
         kind = next((k for k in kind if k != "null"), "string") if isinstance(kind, list) else kind
         if "const" in schema:
@@ -204,8 +217,9 @@ class _Finder(msgspec.Struct, frozen=True):
 
     def _numbers(self, name: str, schema: Json, needed: bool, *, whole: bool) -> Iterator[float | int]:
         lowest, highest = schema.get("minimum", float("-inf")), schema.get("maximum", float("inf"))
+        description = str(schema.get("description", ""))
         for where in (self.part, self.text):
-            for value in finding.numbers(name, str(schema.get("description", "")), where, own=not needed):
+            for value in finding.numbers(name, description, where, own=not needed):
                 if lowest <= value <= highest and (not whole or value.is_integer()):
                     yield int(value) if whole else value
                     return
