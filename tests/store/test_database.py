@@ -195,12 +195,22 @@ def test_a_statement_that_conflicts_leaves_nothing(database: Database) -> None:
     assert names(database) == ["첫째"]
 
 
-@pytest.mark.parametrize("sql", ["SELECT nothing_of_this FROM thing", "NONSENSE", "SELECT :missing AS x"])
+ERRORS = [
+    "SELECT nothing_of_this FROM thing",
+    "NONSENSE",
+    "SELECT :missing AS x",
+    "INSERT INTO thing (name, amount) VALUES ('a', 'a word')",
+    "UPDATE thing SET id = 'a word'",
+]
+
+
+@pytest.mark.parametrize("sql", ERRORS)
 def test_an_error_that_work_swallows_is_told_and_nothing_is_kept(database: Database, sql: str) -> None:
     def work(tx: Transaction) -> None:
         tx.change("INSERT INTO thing (name) VALUES ('before')")
-        with pytest.raises(StoreError, match="the test's database"):
+        with pytest.raises(StoreError, match="the test's database") as caught:
             tx.rows(sql)
+        assert not isinstance(caught.value, Conflict)
         with pytest.raises(StoreError):
             tx.change("INSERT INTO thing (name) VALUES ('after')")
 

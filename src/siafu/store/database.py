@@ -11,10 +11,11 @@ SQL is text with `:name` parameters. These words in it are replaced by what the 
     {for_update}   at the end of SELECT: lock the rows (SQLite: the whole database is locked already)
     {skip_locked}  after {for_update}: leave out rows that others have locked
 
-A statement that begins with {sqlite} or {postgresql} is for that database alone. Text is portable when it keeps to
-what both know: `ON CONFLICT (...) DO NOTHING`, `RETURNING`, `CASE`, `CAST`. A colon before a word is written `\\:`.
+A statement of a migration that begins with {sqlite} or {postgresql} is for that database alone. Text is portable when
+it keeps to what both know: `ON CONFLICT (...) DO NOTHING`, `RETURNING`, `CASE`, `CAST`. A colon right before a word
+that is no parameter is written `\\:`.
 
-Every transaction is durable when it returns, and none holds a network call: others wait for its locks.
+A transaction is durable when it returns. Nothing slow, such as a network call, belongs inside one: others wait for it.
 """
 
 from __future__ import annotations
@@ -75,6 +76,7 @@ _SESSION = f"""SELECT set_config('lock_timeout', '{WAIT_SECONDS:.0f}s', false),
     set_config('synchronous_commit', CASE current_setting('synchronous_commit') WHEN 'off' THEN 'on'
         ELSE current_setting('synchronous_commit') END, false)"""
 
+_WRONG_TYPE = {3091, sqlite3.SQLITE_MISMATCH}  # 3091: SQLITE_CONSTRAINT_DATATYPE, which Python does not name
 _REPEATABLE = {"40001", "40P01"}  # serialization failure, deadlock
 _AGAIN = "; then run the same command again: everything confirmed so far is kept"
 _ADVICE = {  # the longest prefix of the SQLSTATE counts
@@ -372,8 +374,10 @@ def _migrate(transaction: Transaction, migrations: Sequence[Sequence[str]], sche
         return
     for statement in itertools.chain.from_iterable(migrations[done:]):
         only = _ONLY.match(statement)
-        if only is None or only[1] == transaction.dialect:
-            transaction.change(_ONLY.sub("", statement))
+        if only is None:
+            transaction.change(statement)
+        elif only[1] == transaction.dialect:
+            transaction.change(statement[only.end() :])
     transaction.change(
         "INSERT INTO siafu_schema (name, version) VALUES (:name, :version) "
         "ON CONFLICT (name) DO UPDATE SET version = excluded.version",
@@ -411,11 +415,12 @@ def _number(value: Decimal) -> int | float:
 
 
 def _told(error: SQLAlchemyError, where: str) -> StoreError:
-    """`error` as siafu tells it: never with the password, nor with the values of a row."""
+    """`error` as siafu tells it: never with the password, and a conflict without the values of its row."""
     cause: Any = error.orig if isinstance(error, DBAPIError) else None
-    if isinstance(cause, sqlite3.IntegrityError):
-        return Conflict(f"{where}: {cause}", constraint=str(cause).rpartition("failed: ")[2])
     if isinstance(cause, sqlite3.Error):
+        # A value of the wrong type is a constraint to SQLite alone.
+        if isinstance(cause, sqlite3.IntegrityError) and cause.sqlite_errorcode not in _WRONG_TYPE:
+            return Conflict(f"{where}: {cause}", constraint=str(cause).rpartition("failed: ")[2])
         return cast(StoreError, store_error(cause, where))
     if isinstance(error, TimeoutError):
         return StoreError(f"{where}: no connection became free: does a transaction hang, or begin another in itself?")
