@@ -52,14 +52,15 @@ def answer(intent: Intent, *, replayed: bool = True) -> RefundOutcome:
     if intent.state == "pending_approval":
         return Refusal(
             code="pending_approval",
-            message=f"A person has to approve this refund of {amount} first. Nothing is refunded yet. Tell the customer "
-            "so, and do not ask again.",
+            message=f"A person has to approve this refund of {amount} first. Nothing is refunded yet. Tell the "
+            "customer so, and do not ask again.",
             details={**about, "approval_id": intent.approval_id},
         )
     if intent.state == "manual_review":
         return Refusal(
             code="unknown_outcome",
-            message=f"Whether the refund of {amount} was made could not be found out; a person looks into it. {_ASK_NO_MORE}",
+            message=f"Whether the refund of {amount} was made could not be found out; a person looks into it. "
+            + _ASK_NO_MORE,
             details=about,
         )
     if intent.state == "unknown":
@@ -108,8 +109,8 @@ def does_not_fit(money: OrderMoney, currency: str, expected: int | None) -> Refu
     if expected is not None and expected != money.committed_minor:
         return Refusal(
             code="stale_refund_total",
-            message=f"{money_text(money.committed_minor, currency)} of this order is refunded or being refunded, which is "
-            "not what was last read. Read the order again and check whether a refund is still wanted.",
+            message=f"{money_text(money.committed_minor, currency)} of this order is refunded or being refunded, which "
+            "is not what was last read. Read the order again and check whether a refund is still wanted.",
             details=about,
         )
     return Refusal(

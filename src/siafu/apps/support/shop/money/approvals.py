@@ -15,7 +15,8 @@ from siafu.store.approval import Approval, ApprovalState
 from siafu.store.database import Database, Transaction
 
 AGENT = "agent:"  # how the name of an agent's principal begins; no such name decides
-_FIELDS = ", ".join(Approval.__struct_fields__)
+_ALL = f"SELECT {', '.join(Approval.__struct_fields__)} FROM approval "  # noqa: S608
+_ONE = _ALL + "WHERE id = :id"
 
 
 def bound(found: Intent) -> str:
@@ -30,23 +31,37 @@ def ask_a_person(tx: Transaction, found: Intent, reasons: Sequence[str], hours: 
     tx.change(
         """INSERT INTO approval (id, refund_id, tool, arguments, arguments_sha256, requester, actor, reason, state,
                created_at, expires_at)
-           VALUES (:id, :refund, :tool, :arguments, :sha, :requester, :actor, :reason, 'pending', {now}, {now} + :kept)""",
-        **{"id": approval_id, "refund": found.refund_id, "tool": TOOL, "reason": ", ".join(reasons)},
-        **{"arguments": arguments, "sha": _sha256(arguments), "requester": found.customer, "actor": found.actor},
+           VALUES (:id, :refund, :tool, :arguments, :sha, :requester, :actor, :reason, 'pending', {now},
+               {now} + :kept)""",
+        id=approval_id,
+        refund=found.refund_id,
+        tool=TOOL,
+        reason=", ".join(reasons),
+        arguments=arguments,
+        sha=_sha256(arguments),
+        requester=found.customer,
+        actor=found.actor,
         kept=hours * 3600,
     )
     tx.change(
         "UPDATE refund_intent SET approval_id = :approval WHERE refund_id = :id",
-        **{"approval": approval_id, "id": found.refund_id},
+        approval=approval_id,
+        id=found.refund_id,
     )
 
 
 def use(tx: Transaction, found: Intent) -> bool:
     """Whether what runs now is what a person approved; the decision is used up by it."""
-    return found.approval_id is None or 1 == tx.change(
-        """UPDATE approval SET state = 'used' WHERE id = :id AND refund_id = :refund
+    return (
+        found.approval_id is None
+        or tx.change(
+            """UPDATE approval SET state = 'used' WHERE id = :id AND refund_id = :refund
            AND state IN ('approved', 'used') AND arguments_sha256 = :sha""",
-        **{"id": found.approval_id, "refund": found.refund_id, "sha": _sha256(bound(found))},
+            id=found.approval_id,
+            refund=found.refund_id,
+            sha=_sha256(bound(found)),
+        )
+        == 1
     )
 
 
@@ -75,10 +90,7 @@ class ShopApprovals:
         """All of this state (None = all), oldest first."""
         await self._db.run(expire)
         found = await self._db.run(
-            lambda tx: tx.rows(
-                f"SELECT {_FIELDS} FROM approval WHERE state = :state OR :state = '' ORDER BY created_at, id",  # noqa: S608
-                state=state or "",
-            )
+            lambda tx: tx.rows(_ALL + "WHERE state = :state OR :state = '' ORDER BY created_at, id", state=state or "")
         )
         return [Approval(**row) for row in found]
 
@@ -96,15 +108,16 @@ class ShopApprovals:
         if not who or who.lower().startswith(AGENT):
             raise InputError("an approval is decided by a person: give that person's name")
         await self._db.run(expire)
-        return await self._db.run(lambda tx: _decide(tx, approval_id, approve=approve, by=who, note=clean(note)))
+        return await self._db.run(lambda tx: decide_now(tx, approval_id, approve=approve, by=who, note=clean(note)))
 
 
 def _approval(tx: Transaction, approval_id: str) -> Approval | None:
-    row = tx.row(f"SELECT {_FIELDS} FROM approval WHERE id = :id", id=approval_id)  # noqa: S608
+    row = tx.row(_ONE, id=approval_id)
     return Approval(**row) if row else None
 
 
-def _decide(tx: Transaction, approval_id: str, *, approve: bool, by: str, note: str) -> Approval:
+def decide_now(tx: Transaction, approval_id: str, *, approve: bool, by: str, note: str) -> Approval:
+    """`ShopApprovals.decide` in a transaction. Raises: InputError."""
     row = tx.row("SELECT refund_id, requester, actor FROM approval WHERE id = :id {for_update}", id=approval_id)
     if row is None:
         raise InputError(f"there is no approval {preview(approval_id, 40)!r}; see: siafu approvals list")
@@ -113,10 +126,15 @@ def _decide(tx: Transaction, approval_id: str, *, approve: bool, by: str, note: 
     if not tx.change(
         """UPDATE approval SET state = :state, decided_by = :by, decided_at = {now}, note = :note
            WHERE id = :id AND state = 'pending' AND expires_at > {now}""",
-        **{"state": "approved" if approve else "denied", "by": by, "note": note, "id": approval_id},
+        state="approved" if approve else "denied",
+        by=by,
+        note=note,
+        id=approval_id,
     ):
         now = _approval(tx, approval_id)
-        raise InputError(f"approval {approval_id} is {now.state if now and now.state != 'pending' else 'expired'} already")
+        raise InputError(
+            f"approval {approval_id} is {now.state if now and now.state != 'pending' else 'expired'} already"
+        )
     found = rows.intent(tx, row["refund_id"], lock=True)
     if approve:
         tx.change(
@@ -127,9 +145,7 @@ def _decide(tx: Transaction, approval_id: str, *, approve: bool, by: str, note: 
         rows.note(tx, found, "approved", by=by, approval=approval_id)
     else:
         rows.end(tx, found, "rejected", answers.declined("denied"), by=by, approval=approval_id)
-    decided = _approval(tx, approval_id)
-    assert decided is not None
-    return decided
+    return Approval(**tx.rows(_ONE, id=approval_id)[0])
 
 
 def _sha256(text: str) -> str:

@@ -6,7 +6,7 @@ a lease is compare-and-set on the epoch that was seen, and only the newest epoch
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import TypeAlias
 from uuid import uuid4
 
 import msgspec
@@ -36,7 +36,7 @@ class Refused(Exception):
 
 
 class Again(msgspec.Struct, frozen=True):
-    """Not known yet: try or look once more in `seconds`. sent: False = this attempt cannot have reached the provider."""
+    """Not known yet: look or try again in `seconds`. sent: False = this attempt cannot have reached the provider."""
 
     why: str
     seconds: float
@@ -50,6 +50,17 @@ class Review(msgspec.Struct, frozen=True):
 
 
 End: TypeAlias = Paid | Declined | Again | Review
+
+
+class Terms(msgspec.Struct, frozen=True, kw_only=True):
+    """How things stand when a refund is asked for. open: the provider answers these days; else none is begun.
+
+    serialise: it cannot tell a repetition. today: the shop's time, seconds since 1970.
+    """
+
+    open: bool
+    serialise: bool
+    today: float
 
 
 class Claimed(msgspec.Struct, frozen=True):
@@ -90,21 +101,19 @@ class Books:
     def __init__(self, policy: RefundPolicy, *, psp: str, owner: str, lease: float) -> None:
         self._policy, self._psp, self._owner, self._lease = policy, psp, owner, lease
 
-    def claim(self, tx: Transaction, ask: RefundAsk, *, serialise: bool, today: float) -> Claimed:
+    def claim(self, tx: Transaction, ask: RefundAsk, terms: Terms) -> Claimed:
         """The one intent of this key, made now with its money reserved, or found.
-
-        serialise: the provider cannot tell a repetition. today: the shop's time, seconds since 1970.
 
         Raises: Refused, which leaves nothing stored, so that the key is free; also when the key means another refund.
         """
         key = ask.key or self._open_key(tx, ask)
-        found = rows.by_key(tx, ask.tenant, key)
-        if found is None:
-            made = self._make(tx, ask, key, serialise=serialise, today=today)
+        there = rows.by_key(tx, ask.tenant, key)
+        if not there:
+            made = self._make(tx, ask, key, terms)
             if made is not None:
                 return Claimed(made, first=True)
-            found = rows.by_key(tx, ask.tenant, key)  # somebody else was quicker
-            assert found is not None
+            there = rows.by_key(tx, ask.tenant, key)  # somebody else was quicker
+        found = there[0]
         if found.state == "pending_approval" and approvals.expire(tx):
             found = rows.intent(tx, found.refund_id)
         same_order = found.payment_id == payment_of(ask.order) and found.customer == ask.customer
@@ -127,19 +136,19 @@ class Books:
         stopped = brakes.stopped(tx, TOOL, found.tenant_id)
         if stopped is not None:
             return stopped
-        if not approvals.use(tx, found):
-            self._review(tx, found, "the arguments are not those that were approved")
-            return None
         try:
             tx.change(
                 """UPDATE refund_intent SET state = 'dispatching', lease_owner = :owner, lease_epoch = lease_epoch + 1,
                    lease_until = {now} + :lease, attempts = attempts + 1, next_attempt_at = NULL,
                    first_dispatch_at = coalesce(first_dispatch_at, {now}), updated_at = {now} WHERE refund_id = :id""",
-                **{"owner": self._owner, "lease": self._lease, "id": refund_id},
-            )
+                owner=self._owner, lease=self._lease, id=refund_id,
+            )  # fmt: skip
         except Conflict:  # one_in_flight: another refund of this payment is not settled yet
             return None
         leased = rows.intent(tx, refund_id)
+        if not approvals.use(tx, leased):
+            self._review(tx, leased, "the arguments are not those that were approved")
+            return None
         rows.note(tx, leased, "dispatching", owner=self._owner, attempt=leased.attempts)
         return leased
 
@@ -164,11 +173,13 @@ class Books:
     def due(self, tx: Transaction, most: int) -> list[Intent]:
         """Refunds that nobody is carrying out and whose time has come, oldest first."""
         found = tx.rows(
-            rows.INTENT + """WHERE state IN ('reserved', 'dispatching', 'unknown') AND psp = :psp
+            rows.INTENT
+            + """WHERE state IN ('reserved', 'dispatching', 'unknown') AND psp = :psp
                 AND (lease_until IS NULL OR lease_until < {now})
                 AND (next_attempt_at IS NULL OR next_attempt_at < {now})
                 ORDER BY created_at LIMIT :most {for_update} {skip_locked}""",
-            **{"psp": self._psp, "most": most},
+            psp=self._psp,
+            most=most,
         )
         return [Intent(**row) for row in found]
 
@@ -193,9 +204,12 @@ class Books:
         """
         asked = asked_print(ask.customer, ask.order.order_id, ask.amount_minor)
         found = tx.rows(
-            rows.INTENT + """WHERE tenant_id = :tenant AND payment_id = :payment AND asked = :asked
+            rows.INTENT
+            + """WHERE tenant_id = :tenant AND payment_id = :payment AND asked = :asked
                 ORDER BY created_at DESC, idem_key DESC""",
-            **{"tenant": ask.tenant, "payment": payment_of(ask.order), "asked": asked},
+            tenant=ask.tenant,
+            payment=payment_of(ask.order),
+            asked=asked,
         )
         last = Intent(**found[0]) if found else None
         closed = last and (
@@ -203,46 +217,37 @@ class Books:
         )
         return last.idem_key if last and not closed else f"open:{asked}:{len(found):06}"
 
-    def _make(self, tx: Transaction, ask: RefundAsk, key: str, *, serialise: bool, today: float) -> Intent | None:
+    def _make(self, tx: Transaction, ask: RefundAsk, key: str, terms: Terms) -> Intent | None:
         """A new intent with its money reserved; None when the key was taken meanwhile."""
-        order, payment, policy = ask.order, payment_of(ask.order), self._policy
-        stopped = brakes.stopped(tx, TOOL, ask.tenant)
-        if stopped is not None:
-            raise Refused(stopped)
+        order, payment = ask.order, payment_of(ask.order)
         money = order_money(tx, ask.tenant, order)
         amount = money.refundable_minor if ask.amount_minor is None else ask.amount_minor
-        refusal = refused(policy, ask, money, amount, today)
+        refusal = (
+            (None if terms.open else answers.UNAVAILABLE)
+            or brakes.stopped(tx, TOOL, ask.tenant)
+            or refused(self._policy, ask, money, amount, terms.today)
+        )
+        if refusal is None and not 0 < amount <= money.refundable_minor:
+            refusal = answers.does_not_fit(money, order.currency, ask.expected_refunded_minor)
         if refusal is not None:
             raise Refused(refusal)
-        if not 0 < amount <= money.refundable_minor:
-            raise Refused(answers.does_not_fit(money, order.currency, ask.expected_refunded_minor))
-        of = {"tenant": ask.tenant, "payment": payment}
-        ref = f"{ask.tenant}:{payment}" if ask.tenant else payment
-        tx.change(
-            """INSERT INTO payment (tenant_id, payment_id, order_id, owner_sub, psp_payment_ref, currency, captured_minor)
-               VALUES (:tenant, :payment, :order_id, :customer, :ref, :currency, :captured) ON CONFLICT DO NOTHING""",
-            **of,
-            **{"order_id": order.order_id, "customer": ask.customer, "ref": ref, "currency": order.currency},
-            captured=order.total_minor,
-        )
-        asking = questions(policy, ask, amount, self._history(tx, ask, amount))
         refund_id = str(uuid4())
-        values: dict[str, Any] = {
-            **{"id": refund_id, "key": key, "asked": "" if ask.key else key.split(":")[1], "order_id": order.order_id},
-            **{"fingerprint": effect_print(ask.tenant, payment, amount, order.currency), "amount": amount},
-            **{"currency": order.currency, "customer": ask.customer, "actor": ask.actor, "run": ask.run},
-            **{"task": ask.task, "reason": ask.reason, "state": "pending_approval" if asking else "reserved"},
-            **{"psp": self._psp, "psp_key": f"siafu-rf-{refund_id}", "serialise": serialise, "ref": ref},
-        }
-        if not tx.change(_INSERT, **of, **values, grace=self._lease):
+        who = {"tenant": ask.tenant, "customer": ask.customer, "payment": payment, "order_id": order.order_id}
+        money_of = {"currency": order.currency, "ref": f"{ask.tenant}:{payment}" if ask.tenant else payment}
+        tx.change(_INSERT_PAYMENT, **who, **money_of, captured=order.total_minor)
+        asking = questions(self._policy, ask, amount, self._history(tx, ask, amount))
+        if not tx.change(
+            _INSERT_INTENT, **who, **money_of, id=refund_id, key=key, asked="" if ask.key else key.split(":")[1],
+            fingerprint=effect_print(ask.tenant, payment, amount, order.currency), amount=amount, actor=ask.actor,
+            run=ask.run, task=ask.task, reason=ask.reason, state="pending_approval" if asking else "reserved",
+            psp=self._psp, psp_key=f"siafu-rf-{refund_id}", serialise=terms.serialise, grace=self._lease,
+        ):  # fmt: skip
             return None
         self._reserve(tx, ask, amount)
         made = rows.intent(tx, refund_id)
-        rows.note(
-            tx, made, "claimed", key=key, amount=amount, actor=ask.actor, run=ask.run, task=ask.task, person=asking
-        )
+        rows.note(tx, made, "claimed", key=key, amount=amount, actor=ask.actor, run=ask.run, task=ask.task, ask=asking)
         if asking:
-            approvals.ask_a_person(tx, made, asking, policy.approval_hours)
+            approvals.ask_a_person(tx, made, asking, self._policy.approval_hours)
         return rows.intent(tx, refund_id)
 
     def _reserve(self, tx: Transaction, ask: RefundAsk, amount: int) -> None:
@@ -255,7 +260,9 @@ class Books:
                AND captured_minor - refunded_minor - reserved_minor >= :amount
                AND :expected IN (-1, refunded_minor + reserved_minor)""",
             **of,
-            **{"customer": ask.customer, "currency": ask.order.currency, "amount": amount},
+            customer=ask.customer,
+            currency=ask.order.currency,
+            amount=amount,
             expected=-1 if expected is None else expected,
         )
         if not reserved:
@@ -272,7 +279,7 @@ class Books:
         who = {"tenant": ask.tenant, "customer": ask.customer}
         tx.change("INSERT INTO refund_gate VALUES (:tenant, :customer) ON CONFLICT DO NOTHING", **who)
         tx.row("SELECT 1 FROM refund_gate WHERE tenant_id = :tenant AND customer = :customer {for_update}", **who)
-        row = tx.row(
+        found = tx.rows(
             f"""SELECT count(CASE WHEN payment_id = :payment THEN 1 END) AS on_order,
                    ({{now}} - max(CASE WHEN payment_id = :payment AND amount_minor = :amount THEN created_at END)) / 3600
                        AS equal_hours,
@@ -280,24 +287,30 @@ class Books:
                FROM refund_intent WHERE tenant_id = :tenant AND customer = :customer
                AND state NOT IN ({_NOTHING})""",  # noqa: S608 - the states are ours
             **who,
-            **{"payment": payment_of(ask.order), "amount": amount, "day": _DAY},
-        )
-        assert row is not None
-        return History(**row)
+            payment=payment_of(ask.order), amount=amount, day=_DAY,
+        )  # fmt: skip
+        return History(**found[0])
 
     def _paid(self, tx: Transaction, found: Intent, psp_refund_id: str) -> bool:
         """The money was moved. False, and nothing is changed, when the provider's id is another refund's."""
         of = {"tenant": found.tenant_id, "payment": found.payment_id}
-        tx.row("SELECT 1 FROM payment WHERE tenant_id = :tenant AND payment_id = :payment {for_update}", **of)
-        before = rows.money(tx, found.tenant_id, found.payment_id)
-        assert before is not None, "an intent refers to its payment"
-        after = msgspec.structs.replace(before, refunded_minor=before.refunded_minor + found.amount_minor)
-        after = msgspec.structs.replace(after, reserved_minor=before.reserved_minor - found.amount_minor)
+        (now,) = tx.rows(
+            """SELECT captured_minor, refunded_minor, reserved_minor FROM payment
+               WHERE tenant_id = :tenant AND payment_id = :payment {for_update}""",
+            **of,
+        )
+        after = OrderMoney(
+            captured_minor=now["captured_minor"],
+            refunded_minor=now["refunded_minor"] + found.amount_minor,
+            reserved_minor=now["reserved_minor"] - found.amount_minor,
+        )
         try:
             tx.change(
                 """UPDATE refund_intent SET state = 'succeeded', psp_refund_id = :paid, response = :response,
                    lease_until = NULL, next_attempt_at = NULL, updated_at = {now} WHERE refund_id = :id""",
-                **{"paid": psp_refund_id, "response": dumps(answers.done(found, after)).decode(), "id": found.refund_id},
+                paid=psp_refund_id,
+                response=dumps(answers.done(found, after)).decode(),
+                id=found.refund_id,
             )
         except Conflict:
             return False
@@ -305,7 +318,8 @@ class Books:
             """UPDATE payment SET refunded_minor = :refunded, reserved_minor = :reserved
                WHERE tenant_id = :tenant AND payment_id = :payment""",
             **of,
-            **{"refunded": after.refunded_minor, "reserved": after.reserved_minor},
+            refunded=after.refunded_minor,
+            reserved=after.reserved_minor,
         )
         rows.note(tx, found, "succeeded", psp_refund_id=psp_refund_id)
         return True
@@ -317,7 +331,9 @@ class Books:
             """UPDATE refund_intent SET state = :state, attempts = :attempts, lease_until = NULL,
                first_dispatch_at = CASE WHEN :attempts = 0 THEN NULL ELSE first_dispatch_at END,
                next_attempt_at = {now} + :pause, updated_at = {now} WHERE refund_id = :id""",
-            **{"state": "unknown" if attempts else "reserved", "attempts": attempts, "pause": end.seconds},
+            state="unknown" if attempts else "reserved",
+            attempts=attempts,
+            pause=end.seconds,
             id=found.refund_id,
         )
         rows.note(tx, found, "unknown" if attempts else "not_sent", why=end.why)
@@ -332,7 +348,11 @@ class Books:
         rows.note(tx, found, "manual_review", why=why)
 
 
-_INSERT = """INSERT INTO refund_intent (refund_id, tenant_id, idem_key, asked, fingerprint, payment_id, order_id,
+_INSERT_PAYMENT = """INSERT INTO payment (tenant_id, payment_id, order_id, owner_sub, psp_payment_ref, currency,
+        captured_minor)
+    VALUES (:tenant, :payment, :order_id, :customer, :ref, :currency, :captured) ON CONFLICT DO NOTHING"""
+# For the length of a lease it is left to the call that makes it; then the completer may take it.
+_INSERT_INTENT = """INSERT INTO refund_intent (refund_id, tenant_id, idem_key, asked, fingerprint, payment_id, order_id,
         psp_payment_ref, amount_minor, currency, customer, actor, run, task, reason, state, psp, psp_key, serialise,
         next_attempt_at, created_at, updated_at)
     VALUES (:id, :tenant, :key, :asked, :fingerprint, :payment, :order_id, :ref, :amount, :currency, :customer, :actor,

@@ -133,14 +133,18 @@ class HttpPayments:
         }
         try:
             async with asyncio.timeout(seconds):
-                status, raw = await self._exchange("POST", "/v1/refunds", json=body, headers={"Idempotency-Key": call.key})
+                status, raw = await self._exchange(
+                    "POST", "/v1/refunds", json=body, headers={"Idempotency-Key": call.key}
+                )
         except _NEVER_LEFT as error:
             return NotSent(_named(error))
         except (httpx2.HTTPError, TimeoutError) as error:
             return Unclear(_named(error))
         if status == 200:
             paid = _read(raw, Paid)
-            return paid if isinstance(paid, Paid) and _is_for(paid, call) else Unclear("the answer is not for this call")
+            return (
+                paid if isinstance(paid, Paid) and _is_for(paid, call) else Unclear("the answer is not for this call")
+            )
         if 400 <= status < 500 and status not in _NOT_DEFINITE:
             refusal = _read(raw, _ErrorBody)
             if isinstance(refusal, _ErrorBody) and refusal.error.code != "idempotency_key_reused":

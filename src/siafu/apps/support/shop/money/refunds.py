@@ -6,10 +6,10 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from random import Random
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from siafu.apps.support.shop.money import answers, approvals, rows
-from siafu.apps.support.shop.money.books import Again, Books, End, Refused, Review, call_of
+from siafu.apps.support.shop.money.books import Again, Books, End, Refused, Review, Terms, call_of
 from siafu.apps.support.shop.money.payments import Capabilities, Declined, NotSent, Paid, Payments, Unclear
 from siafu.apps.support.shop.money.policy import RefundPolicy
 from siafu.apps.support.shop.money.records import Intent, OrderMoney, RefundAsk, RefundOutcome
@@ -27,8 +27,14 @@ FIRST_PAUSE, LONGEST_PAUSE = 1.0, 300.0
 COMPLETER_SECONDS = 5.0
 AT_ONCE, A_ROUND = 8, 50
 PROGRESS_SECONDS = 2.0
+SILENT, SILENT_SECONDS = 5, 10.0  # after so many calls without an answer, no refund is begun for so long
 log = logging.getLogger(__name__)
 T = TypeVar("T")
+
+
+class Provider(NamedTuple):
+    payments: Payments
+    can: Capabilities
 
 
 class Refunds:
@@ -43,18 +49,24 @@ class Refunds:
     """
 
     def __init__(
-        self, db: Database, payments: Payments | None, policy: RefundPolicy, *, clock: Clock, owner: str, lease: float = 15.0
+        self,
+        db: Database,
+        payments: Payments | None,
+        policy: RefundPolicy,
+        *,
+        clock: Clock,
+        owner: str,
+        lease: float = 15.0,
     ) -> None:
         self._db, self._payments, self._clock = db, payments, clock
         self._lease = lease
         self._books = Books(policy, psp=payments.name if payments else "", owner=owner, lease=lease)
         self._rng = Random()
         self._under_way: set[asyncio.Task[Any]] = set()
+        self._silent, self._silent_at = 0, 0.0
         self.fenced = 0
 
-    async def refund(
-        self, ask: RefundAsk, progress: Callable[[str], Awaitable[None]] | None = None
-    ) -> RefundOutcome:
+    async def refund(self, ask: RefundAsk, progress: Callable[[str], Awaitable[None]] | None = None) -> RefundOutcome:
         """Make the refund once, or say why not.
 
         The same key again gives the same answer. `progress` is told every two seconds that it goes on. Cancelling
@@ -77,7 +89,9 @@ class Refunds:
             lambda tx: tx.row(
                 """SELECT captured_minor, refunded_minor, reserved_minor FROM payment
                    WHERE tenant_id = :tenant AND owner_sub = :customer AND order_id = :order_id""",
-                **{"tenant": tenant, "customer": customer, "order_id": order_id},
+                tenant=tenant,
+                customer=customer,
+                order_id=order_id,
             )
         )
         return OrderMoney(**row) if row else None
@@ -99,13 +113,13 @@ class Refunds:
         await self._db.run(approvals.expire)
         if self._payments is None:
             return 0
-        can = await self._payments.capabilities()
+        provider = Provider(self._payments, await self._payments.capabilities())
         due = await self._db.run(lambda tx: self._books.due(tx, A_ROUND))
         turns = asyncio.Semaphore(AT_ONCE)
 
         async def carry_on(found: Intent) -> None:
             async with turns:
-                await self._carry_out(found, can)
+                await self._carry_out(found, provider)
 
         await asyncio.gather(*(asyncio.shield(self._start(carry_on(found))) for found in due))
         return len(due)
@@ -126,22 +140,21 @@ class Refunds:
         if self._payments is None:
             return answers.UNAVAILABLE
         try:
-            can = await self._payments.capabilities()
+            provider = Provider(self._payments, await self._payments.capabilities())
         except ToolUnavailable as error:
             log.warning("%s", error.message)
             return answers.UNAVAILABLE
+        terms = Terms(open=self._answers(), serialise=not provider.can.idempotency, today=self._clock.wall())
         try:
-            claimed = await self._db.run(
-                lambda tx: self._books.claim(tx, ask, serialise=not can.idempotency, today=self._clock.wall())
-            )
+            claimed = await self._db.run(lambda tx: self._books.claim(tx, ask, terms))
         except Refused as refused:
             return refused.refusal
         crash_point("refund_claimed")
         if claimed.first or not claimed.intent.busy_ms:
-            return await self._carry_out(claimed.intent, can)
+            return await self._carry_out(claimed.intent, provider)
         return answers.answer(claimed.intent)
 
-    async def _carry_out(self, found: Intent, can: Capabilities) -> RefundOutcome:
+    async def _carry_out(self, found: Intent, provider: Provider) -> RefundOutcome:
         """One attempt, if the refund is open and nobody else makes one."""
         until = self._clock.now() + CALL_SHARE * self._lease
         taken = await self._db.run(lambda tx: self._books.take(tx, found.refund_id, seen=found.lease_epoch))
@@ -150,7 +163,7 @@ class Refunds:
         if taken is None:
             return answers.answer(await self._db.run(lambda tx: rows.intent(tx, found.refund_id)))
         crash_point("refund_dispatching")
-        end = await self._attempt(taken, can, until)
+        end = await self._attempt(provider, taken, until)
         crash_point("refund_called")
         if isinstance(end, Review):
             log.error("refund %s needs a person: %s", found.refund_id, end.why)
@@ -164,14 +177,13 @@ class Refunds:
         self.fenced += not kept
         return answers.answer(now, replayed=not kept)
 
-    async def _attempt(self, taken: Intent, can: Capabilities, until: float) -> End:
+    async def _attempt(self, provider: Provider, taken: Intent, until: float) -> End:
         """Look first if a call may have been made before; then call, if a second one can do no harm."""
-        assert self._payments is not None
-        call = call_of(taken)
-        may_call = True
+        payments, can = provider
+        call, may_call = call_of(taken), True
         if taken.attempts > 1:
             if can.lookup:
-                found = await self._payments.find(call, until - self._clock.now())
+                found = await payments.find(call, until - self._clock.now())
                 if found is not None:
                     return found if isinstance(found, Paid) else self._unclear(taken, can, found)
             age = taken.now - (taken.first_dispatch_at or taken.now)
@@ -183,8 +195,15 @@ class Refunds:
             return self._unclear(taken, can, Unclear("the provider has no such refund so far"))
         if left <= 0:
             return self._unclear(taken, can, NotSent("this process was stopped for too long"))
-        outcome = await self._payments.refund(call, left)
-        return outcome if isinstance(outcome, Paid | Declined) else self._unclear(taken, can, outcome)
+        outcome = await payments.refund(call, left)
+        if isinstance(outcome, Paid | Declined):
+            self._silent = 0
+            return outcome
+        self._silent, self._silent_at = self._silent + 1, self._clock.now()
+        return self._unclear(taken, can, outcome)
+
+    def _answers(self) -> bool:
+        return self._silent < SILENT or self._clock.now() > self._silent_at + SILENT_SECONDS
 
     def _unclear(self, taken: Intent, can: Capabilities, outcome: Unclear | NotSent) -> Again | Review:
         pause = full_jitter(taken.lease_epoch, self._rng, base=FIRST_PAUSE, cap=LONGEST_PAUSE)

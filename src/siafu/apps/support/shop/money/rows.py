@@ -16,15 +16,14 @@ INTENT = (
 
 
 def intent(tx: Transaction, refund_id: str, *, lock: bool = False) -> Intent:
-    """The refund, which exists. `lock`: nobody else changes it before this transaction ends."""
-    row = tx.row(INTENT + "WHERE refund_id = :id" + (" {for_update}" if lock else ""), id=refund_id)
-    assert row is not None, "intents are never deleted"
-    return Intent(**row)
+    """The refund, which exists: none is ever deleted. `lock`: nobody else changes it before this transaction ends."""
+    return Intent(**tx.rows(INTENT + "WHERE refund_id = :id" + (" {for_update}" if lock else ""), id=refund_id)[0])
 
 
-def by_key(tx: Transaction, tenant: str, key: str) -> Intent | None:
-    row = tx.row(INTENT + "WHERE tenant_id = :tenant AND idem_key = :key {for_update}", tenant=tenant, key=key)
-    return Intent(**row) if row else None
+def by_key(tx: Transaction, tenant: str, key: str) -> list[Intent]:
+    """The refund of this key, locked; empty when there is none."""
+    found = tx.rows(INTENT + "WHERE tenant_id = :tenant AND idem_key = :key {for_update}", tenant=tenant, key=key)
+    return [Intent(**row) for row in found]
 
 
 def money(tx: Transaction, tenant: str, payment_id: str) -> OrderMoney | None:
@@ -32,17 +31,22 @@ def money(tx: Transaction, tenant: str, payment_id: str) -> OrderMoney | None:
     row = tx.row(
         """SELECT captured_minor, refunded_minor, reserved_minor FROM payment
            WHERE tenant_id = :tenant AND payment_id = :payment""",
-        **{"tenant": tenant, "payment": payment_id},
+        tenant=tenant,
+        payment=payment_id,
     )
     return OrderMoney(**row) if row else None
 
 
 def note(tx: Transaction, found: Intent, kind: str, **data: Any) -> None:
-    """Append to the refund's history, which nobody can change. The caller has the intent locked, or has just made it."""
+    """Append to the refund's history, which nobody can change. The caller has locked or just made the intent."""
     tx.change(
         """INSERT INTO refund_event (refund_id, seq, epoch, kind, at, data)
-           SELECT :id, coalesce(max(seq), 0) + 1, :epoch, :kind, {now}, :data FROM refund_event WHERE refund_id = :id""",
-        **{"id": found.refund_id, "epoch": found.lease_epoch, "kind": kind, "data": dumps(data).decode()},
+           SELECT :id, coalesce(max(seq), 0) + 1, :epoch, :kind, {now}, :data FROM refund_event
+           WHERE refund_id = :id""",
+        id=found.refund_id,
+        epoch=found.lease_epoch,
+        kind=kind,
+        data=dumps(data).decode(),
     )
 
 
@@ -51,11 +55,15 @@ def end(tx: Transaction, found: Intent, state: State, refusal: Refusal, **data: 
     tx.change(
         """UPDATE refund_intent SET state = :state, response = :response, lease_until = NULL, next_attempt_at = NULL,
            updated_at = {now} WHERE refund_id = :id""",
-        **{"state": state, "response": dumps(refusal).decode(), "id": found.refund_id},
+        state=state,
+        response=dumps(refusal).decode(),
+        id=found.refund_id,
     )
     tx.change(
         """UPDATE payment SET reserved_minor = reserved_minor - :amount
            WHERE tenant_id = :tenant AND payment_id = :payment""",
-        **{"amount": found.amount_minor, "tenant": found.tenant_id, "payment": found.payment_id},
+        amount=found.amount_minor,
+        tenant=found.tenant_id,
+        payment=found.payment_id,
     )
     note(tx, found, state, **data)
