@@ -68,7 +68,12 @@ class Life:
 
 @pytest.mark.parametrize(
     ("first", "kind"),
-    [(KeyboardInterrupt(), "intent"), (ToolTimeout("3 s"), "unclear"), (OutcomeUnknown("?"), "unclear"), (PENDING, "effect")],
+    [
+        (KeyboardInterrupt(), "intent"),
+        (ToolTimeout("3 s"), "unclear"),
+        (OutcomeUnknown("?"), "unclear"),
+        (PENDING, "effect"),
+    ],
 )
 async def test_an_open_outcome_is_asked_for_again_under_its_key(first: Any, kind: str) -> None:
     life = Life()

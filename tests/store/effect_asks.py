@@ -45,7 +45,9 @@ class House:
         assert isinstance(verdict, Dispatch), verdict
         return verdict
 
-    async def done(self, given: EffectAsk, ending: Ending = "succeeded", result: str | None = '{"text":"done"}') -> Verdict:
+    async def done(
+        self, given: EffectAsk, ending: Ending = "succeeded", result: str | None = '{"text":"done"}'
+    ) -> Verdict:
         dispatch = await self.sent(given)
         return await self.store.finish(dispatch.effect, dispatch.epoch, ending, result)
 

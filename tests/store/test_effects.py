@@ -154,7 +154,9 @@ async def test_a_denial_stands(house: House) -> None:
         await house.people.decide(approval.id, approve=True, by="park")
 
 
-@pytest.mark.parametrize("by", ["kim", " KIM ", "ｋｉｍ", "k i m", "agent:refund", "Agent: refund", "", "  ", "x" * 201])
+@pytest.mark.parametrize(
+    "by", ["kim", " KIM ", "ｋｉｍ", "k i m", "agent:refund", "Agent: refund", "", "  ", "x" * 201]
+)
 async def test_sec4_who_asks_and_agents_never_decide(house: House, by: str) -> None:
     await house.store.claim(ask(approval="always"))
     (approval,) = await house.people.approvals()
@@ -265,7 +267,7 @@ async def test_sec12_a_changed_definition_stops_the_tool_until_a_person_accepts_
     assert (known.definition, known.person, known.offered) == (changed["definition"], "lee", None)
     assert isinstance(await house.store.claim(ask("k3", **changed)), Dispatch)
     assert code(await house.store.claim(ask("k4"))) == "tool_changed"
-    with pytest.raises(InputError, match="no change"):
+    with pytest.raises(InputError, match="no such change"):
         await house.people.accept("shop.other", by="lee")
 
 
@@ -276,7 +278,12 @@ async def test_sec36_the_audit_can_only_grow(house: House, sql: str) -> None:
     with pytest.raises(Conflict, match="append-only"):
         house.database.transact(lambda transaction: transaction.change(sql))
     dispatched, succeeded, denied = await house.people.history()
-    assert (dispatched.kind, dispatched.epoch, dispatched.role, dispatched.step) == ("dispatched", 1, "refund", "/desk#3")
+    assert (dispatched.kind, dispatched.epoch, dispatched.role, dispatched.step) == (
+        "dispatched",
+        1,
+        "refund",
+        "/desk#3",
+    )
     assert dispatched.arguments_sha256 == ask().arguments_sha256
     assert (succeeded.kind, succeeded.actor) == ("succeeded", "test:1")
     assert (denied.kind, denied.role, denied.customer) == ("tool_denied", "order_status", "kim")

@@ -132,22 +132,24 @@ class EffectPeople:
         """The tools that have been used, or offered, under the contract."""
         return [msgspec.convert(row, KnownTool) for row in await self._rows("SELECT * FROM effect_tool ORDER BY tool")]
 
-    async def accept(self, tool: str, *, by: str) -> KnownTool:
-        """Let a changed tool act as its server now defines it.
+    async def accept(self, tool: str, *, by: str, definition: str | None = None) -> KnownTool:
+        """Let a changed tool act as its server now defines it. definition: the one that `by` has seen; None = whichever
+        it is.
 
-        Raises: InputError when there is no change to accept.
+        Raises: InputError when there is no change to accept, or it has changed again.
         """
         person = checked_person(by)
 
         def change(transaction: Transaction) -> KnownTool:
             changed = transaction.row(
                 "UPDATE effect_tool SET definition = offered, offered = NULL, person = :person, at = {now} "
-                "WHERE tool = :tool AND offered IS NOT NULL RETURNING *",
+                "WHERE tool = :tool AND offered = COALESCE(:definition, offered) RETURNING *",
                 tool=tool,
                 person=person,
+                definition=definition,
             )
             if changed is None:
-                raise InputError(f"{clean(tool)[:100]} has no change to accept; see: siafu effects tools")
+                raise InputError(f"{clean(tool)[:100]} has no such change to accept; see: siafu effects tools")
             audit(transaction, "tool_accepted", actor=person, tool=tool, data={"definition": changed["definition"]})
             return msgspec.convert(changed, KnownTool)
 

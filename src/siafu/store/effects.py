@@ -63,7 +63,7 @@ class EffectStore:
 
     async def finish(self, effect: str, epoch: int, ending: Ending, result: str | None) -> Verdict:
         """Record how the call under `epoch` ended; `result`: the tool's answer as JSON. Returns what holds now: Kept
-        with a result, else why not. An epoch that is over changes nothing, but what it has seen is kept in the audit.
+        with it, or `manual_review` when nobody knows. An epoch that is over changes nothing, but what it has seen is kept in the audit.
 
         Raises: StoreError.
         """
@@ -281,7 +281,7 @@ def _finish(transaction: Transaction, effect_id: str, epoch: int, ending: Ending
     effect = msgspec.structs.replace(effect, state=ending, result=result, lease_until=None)
     _save(transaction, effect, now(transaction))
     audit(transaction, ending, effect, actor=effect.owner or "")
-    return _STOPS["review"] if ending == "manual_review" else Kept(result or "")
+    return _STOPS["review"] if ending in ("unknown", "manual_review") else Kept(result or "")
 
 
 def _save(transaction: Transaction, effect: Effect, at: float) -> None:

@@ -196,9 +196,7 @@ class _Call:
             raise
         kept = None if result is None else dumps(result).decode()
         verdict = await self._store.finish(self._dispatch.effect, self._dispatch.epoch, ending, kept)
-        if ending in ("unknown", "manual_review"):
-            raise OutcomeUnknown(why, tool=self._name)
-        return _told(verdict, self._name)
+        return _told(verdict, self._name, why)
 
     async def _attempts(self, context: CallContext) -> tuple[Ending, ToolResult | None, str]:
         """How it ended, the tool's last answer, and for people why nobody knows."""
@@ -256,12 +254,12 @@ class _Call:
         return None if result.is_error else result
 
 
-def _told(verdict: Verdict, name: str) -> ToolResult:
+def _told(verdict: Verdict, name: str, why: str = "") -> ToolResult:
     if isinstance(verdict, Kept):
         return msgspec.json.decode(verdict.result, type=ToolResult)
     assert isinstance(verdict, Stopped)  # noqa: S101  all others have been dealt with
     if verdict.code == "manual_review":
-        raise OutcomeUnknown(f"{name}: {verdict.message}", tool=name)
+        raise OutcomeUnknown(why or f"{name}: {verdict.message}", tool=name)
     return _error(verdict.code, verdict.message)
 
 

@@ -3,7 +3,7 @@
 Every payment is a line in FOLDER/paid, every call one in FOLDER/calls. Wishes: `honours` (pays once a key), `claims`
 (says of itself that it only reads), `changed` (describes itself otherwise). While FOLDER/<word> exists, the next call
 of `pay`: `lose` pays and ends without an answer, `fail` pays and answers an error without a code, `refuse` does not pay
-and answers one with a code, `wait` keeps it for a person.
+and answers one with a code, `wait` keeps it for a person, `hold` writes FOLDER/holding and pays once FOLDER/go is there.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,10 @@ def pay(key: str, arguments: dict[str, Any]) -> dict[str, Any]:
         return answer({"code": "over_limit"}, is_error=True)
     if wished("wait"):
         return answer({"code": "pending_approval"}, is_error=True)
+    if wished("hold"):
+        (FOLDER / "holding").touch()
+        while not (FOLDER / "go").exists():
+            time.sleep(0.02)
     if not ("honours" in WISHES and any(each["key"] == key for each in paid())):
         note("paid", {"key": key, **arguments})
     if wished("lose"):

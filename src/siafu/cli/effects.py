@@ -1,0 +1,269 @@
+"""`siafu effects`: what agents' tools have done, what is unclear, and what stops a tool."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+import typer
+
+from siafu.border.text import preview, printable
+from siafu.cli.approvals import As, Config, Note, person
+from siafu.cli.shop_records import AsJson, print_json, print_table, time_text
+from siafu.errors import InputError
+
+if TYPE_CHECKING:
+    from siafu.store.effect_people import EffectPeople
+    from siafu.store.effect_records import Effect
+
+T = TypeVar("T")
+app = typer.Typer(
+    help="Tools under the effect contract: what they did, once each; what only a person can tell; what is switched off.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    epilog="""\b
+Examples:
+  siafu effects list --state manual_review     what a person has to look into
+  siafu effects resolve 5f1c --done            it did happen, I have looked
+  siafu effects off shop.process_refund        stop a tool at once
+  siafu effects tools                          what changed, what is off
+""",
+)
+
+Tool = typer.Argument(None, metavar="SERVER.TOOL", help="The tool, such as shop.process_refund.")
+All = typer.Option(False, "--all", help="Every tool.")
+Tenant = typer.Option("", help="Only for this tenant. Default: for every one.")
+Id = typer.Argument(..., metavar="ID", help="The effect, or the beginning of its id.")
+
+
+class State(StrEnum):
+    open = "open"
+    pending_approval = "pending_approval"
+    dispatching = "dispatching"
+    unknown = "unknown"
+    waiting = "waiting"
+    succeeded = "succeeded"
+    refused = "refused"
+    denied = "denied"
+    manual_review = "manual_review"
+
+
+@app.command(
+    "list",
+    epilog="""\b
+Examples:
+  siafu effects list
+  siafu effects list --state manual_review --json
+\b
+dispatching (interrupted): the process ended during the call; the next run with
+the same key, or `siafu effects resolve`, settles it.
+""",
+)
+def list_(
+    state: State | None = typer.Option(None, help="Only those in this state."),
+    limit: int = typer.Option(1000, min=1, max=1_000_000, help="At most so many, the newest."),
+    config: Path | None = Config,
+    as_json: bool = AsJson,
+) -> None:
+    """List effects, the oldest first."""
+    found = _with(config, lambda people: people.effects(None if state is None else state.value, limit))
+    if as_json:
+        return print_json(found)
+    rows = [
+        (each.id, each.tool, _state(each), each.customer, preview(each.arguments, 60), time_text(each.updated_at))
+        for each in found
+    ]
+    return print_table(("id", "tool", "state", "for", "arguments", "since"), rows)
+
+
+@app.command(
+    "show",
+    epilog="""\b
+Examples:
+  siafu effects show 5f1c
+  siafu effects show 5f1c --json
+""",
+)
+def show(effect_id: str = Id, config: Path | None = Config, as_json: bool = AsJson) -> None:
+    """Show one effect and everything that happened to it, from the audit."""
+
+    async def read(people: EffectPeople) -> tuple[Effect, list[Any]]:
+        effect = await _one(people, effect_id)
+        return effect, await people.history(effect.id)
+
+    effect, history = _with(config, read)
+    if as_json:
+        return print_json([{**msgspec.structs.asdict(effect), "history": history}])
+    for name, value in {**msgspec.structs.asdict(effect), "state": _state(effect)}.items():
+        if value not in (None, ""):
+            told = time_text(value) if name.endswith(("_at", "_until")) else str(value)
+            typer.echo(f"{name + ':':<18} {printable(told)}")
+    rows = [(time_text(line.at), line.kind, str(line.epoch), line.actor, preview(line.data, 200)) for line in history]
+    return print_table(("time", "what", "epoch", "by", "more"), rows)
+
+
+@app.command(
+    "resolve",
+    epilog="""\b
+Examples:
+  siafu effects resolve 5f1c --done --note "in the bank's list as re_1"
+  siafu effects resolve 5f1c --not-done
+\b
+--done: later calls get this as their answer. --not-done: it may be asked for
+again. Look first at what the tool really did; siafu cannot.
+""",
+)
+def resolve(
+    effect_id: str = Id,
+    done: bool = typer.Option(..., "--done/--not-done", help="Whether it has happened.", show_default=False),
+    by: str | None = As,
+    note: str = Note,
+    config: Path | None = Config,
+    as_json: bool = AsJson,
+) -> None:
+    """Say what became of an effect whose outcome is unknown."""
+    who = person(by)
+    text = "A person has made sure that this was done." + (f" {note}" if note else "")
+    answer = msgspec.json.encode({"text": text}).decode()
+
+    async def settle(people: EffectPeople) -> Effect:
+        effect = await _one(people, effect_id)
+        return await people.resolve(effect.id, done=done, by=who, result=answer, note=note)
+
+    settled = _with(config, settle)
+    if as_json:
+        return print_json([settled])
+    became = "done" if done else "not done, and may be asked for again"
+    typer.echo(f"{settled.tool} {printable(settled.arguments)}: {became}")
+    return None
+
+
+@app.command(
+    epilog="""\b
+Examples:
+  siafu effects off shop.process_refund --reason "the provider is down"
+  siafu effects off --all
+"""
+)
+def off(
+    tool: str | None = Tool,
+    everything: bool = All,
+    tenant: str = Tenant,
+    reason: str = typer.Option("", help="Why, for those who read it later."),
+    by: str | None = As,
+    config: Path | None = Config,
+) -> None:
+    """Switch a tool off for every process on this database: from now on nothing new is sent."""
+    _switch(tool, everything, tenant, False, reason, by, config)
+
+
+@app.command(
+    epilog="""\b
+Examples:
+  siafu effects on shop.process_refund
+  siafu effects on --all            lifts `siafu effects off --all` only
+"""
+)
+def on(
+    tool: str | None = Tool,
+    everything: bool = All,
+    tenant: str = Tenant,
+    reason: str = typer.Option("", help="Why, for those who read it later."),
+    by: str | None = As,
+    config: Path | None = Config,
+) -> None:
+    """Switch a tool on again, for the same tool and tenant as it was switched off for."""
+    _switch(tool, everything, tenant, True, reason, by, config)
+
+
+@app.command(
+    epilog="""\b
+Examples:
+  siafu effects tools
+  siafu effects tools --json          with the definitions, old and new
+"""
+)
+def tools(config: Path | None = Config, as_json: bool = AsJson) -> None:
+    """List the tools under the contract: which have changed, which are switched off."""
+
+    async def read(people: EffectPeople) -> tuple[list[Any], list[Any]]:
+        return await people.tools(), await people.switches()
+
+    known, switches = _with(config, read)
+    if as_json:
+        return print_json([{"tools": known, "switches": switches}])
+    rows = [
+        (each.tool, "changed; not used until accepted" if each.offered else "accepted", each.person, time_text(each.at))
+        for each in known
+    ]
+    print_table(("tool", "definition", "by", "since"), rows)
+    off = [(each.tool or "every tool", each.tenant or "every", each.person, each.reason) for each in switches]
+    if off:
+        typer.echo()
+        print_table(("switched off", "tenant", "by", "reason"), off)
+    return None
+
+
+@app.command(
+    epilog="""\b
+Examples:
+  siafu effects accept cash.pay
+  siafu effects accept cash.pay --as lee --yes
+"""
+)
+def accept(
+    tool: str = typer.Argument(..., metavar="SERVER.TOOL", help="A tool that has changed."),
+    yes: bool = typer.Option(False, "--yes", "-y", help="Do not ask."),
+    by: str | None = As,
+    config: Path | None = Config,
+) -> None:
+    """Let a tool whose server has changed its definition be used again, after seeing both."""
+    who = person(by)
+    known = next((each for each in _with(config, lambda people: people.tools()) if each.tool == tool), None)
+    if known is None or known.offered is None:
+        raise InputError(f"{preview(tool, 100)} has no change to accept; see: siafu effects tools")
+    typer.echo(f"accepted: {printable(known.definition)}\nnow:      {printable(known.offered)}")
+    if not yes:
+        typer.confirm("Use it as it is now?", abort=True)
+    _with(config, lambda people: people.accept(tool, by=who, definition=known.offered))
+
+
+def _switch(
+    tool: str | None, everything: bool, tenant: str, on: bool, reason: str, by: str | None, config: Path | None
+) -> None:
+    if (tool is None) != everything:
+        raise InputError("name a tool, or --all for every one")
+    who, name = person(by), tool or ""
+    changed = _with(config, lambda people: people.switch(name, tenant, on=on, by=who, reason=reason))
+    state = "on" if on else "off"
+    typer.echo(f"{printable(tool or 'every tool')} is {state}" + ("" if changed else f", as it was {state} before"))
+
+
+async def _one(people: EffectPeople, wanted: str) -> Effect:
+    matches = [each for each in await people.effects(limit=1_000_000) if wanted and each.id.startswith(wanted)]
+    if len(matches) != 1:
+        several = "; several begin so" if matches else ""
+        raise InputError(f"there is no one effect {preview(wanted, 60)!r}{several}; see: siafu effects list")
+    return matches[0]
+
+
+def _with(config: Path | None, work: Callable[[EffectPeople], Awaitable[T]]) -> T:
+    from siafu.config.effects import effect_people
+    from siafu.config.settings import load
+
+    async def run() -> T:
+        async with effect_people(load(config=config)) as people:
+            return await work(people)
+
+    return asyncio.run(run())
+
+
+def _state(effect: Effect) -> str:
+    over = effect.lease_until is not None and effect.lease_until < time.time()
+    return f"{effect.state} (interrupted)" if over else effect.state

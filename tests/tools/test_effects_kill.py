@@ -1,0 +1,161 @@
+"""kill -9 and SIGSTOP of the siafu process at every window of an effect, with a real MCP server and a real journal."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from processes import wait_until
+
+from .cash import LOOKUP
+
+CHILD = Path(__file__).parent / "pay_child.py"
+WINDOWS = ["after_append", "effect_claimed", "effect_dispatching", "effect_called", "effect_finished", "after_append:2"]
+HONOURS = {"honours_key": True, "lease_seconds": 1.0}
+REVIEW = {"lease_seconds": 1.0}
+LOOKS = {"lookup": LOOKUP, "lease_seconds": 1.0}
+SECONDS = 60.0
+
+pytestmark = pytest.mark.kill
+
+
+class Till:
+    """Processes that pay in one folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.running: list[subprocess.Popen[str]] = []
+
+    def start(
+        self, rule: Any, *, crash: str = "", journal: str = "run.db", honest: bool = True
+    ) -> subprocess.Popen[str]:
+        wishes = ["honours"] if honest and rule.get("honours_key") else []
+        child = subprocess.Popen(
+            [sys.executable, CHILD, self.folder, json.dumps(rule), journal, *wishes],
+            env={**os.environ, "SIAFU_CRASH_AT": crash},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self.running.append(child)
+        return child
+
+    def said(self, child: subprocess.Popen[str]) -> dict[str, Any]:
+        out, _ = child.communicate(timeout=SECONDS)
+        assert child.returncode == 0
+        found: dict[str, Any] = json.loads(out)
+        return found
+
+    def killed(self, rule: Any, crash: str, *, honest: bool = True) -> None:
+        child = self.start(rule, crash=crash, honest=honest)
+        child.communicate(timeout=SECONDS)
+        assert child.returncode == -signal.SIGKILL, f"it never came to {crash}"
+
+    @property
+    def paid(self) -> int:
+        file = self.folder / "paid"
+        return len(file.read_text().splitlines()) if file.exists() else 0
+
+    def command(self, *words: str) -> Any:
+        """`siafu ... --json` on the same home."""
+        done = subprocess.run(
+            [sys.executable, "-P", "-m", "siafu", *words, "--json"],
+            env={**os.environ, "SIAFU_HOME": str(self.folder)},
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+            check=True,
+        )
+        return json.loads(done.stdout)
+
+
+@pytest.fixture
+def till(tmp_path: Path) -> Iterator[Till]:
+    opened = Till(tmp_path)
+    yield opened
+    for child in opened.running:
+        if child.poll() is None:
+            child.kill()
+            child.communicate(timeout=SECONDS)
+
+
+@pytest.mark.parametrize("window", WINDOWS)
+def test_an_honoured_key_pays_once_and_the_run_goes_on(till: Till, window: str) -> None:
+    till.killed(HONOURS, window)
+    assert till.said(till.start(HONOURS))["ok"]
+    assert till.paid == 1
+
+
+SENT = {"effect_called", "effect_finished"}
+KNOWN = {"after_append", "effect_finished"}  # nothing, or everything, was recorded
+
+
+@pytest.mark.parametrize("window", WINDOWS[:-1])
+def test_without_one_it_pays_at_most_once_and_a_person_settles_the_rest(till: Till, window: str) -> None:
+    till.killed(REVIEW, window)
+    told = till.said(till.start(REVIEW))
+    assert till.paid == (1 if window in SENT or window == "after_append" else 0)
+    if window in KNOWN:
+        assert told["ok"]
+        return
+    assert told == {"ok": False, "value": None, "code": "outcome_unknown"}
+    (effect,) = till.command("effects", "list", "--state", "manual_review")
+    assert effect["tool"] == "cash.pay"
+    done = "--done" if till.paid else "--not-done"
+    till.command("effects", "resolve", effect["id"][:8], done, "--as", "lee", "--note", "원장 확인")
+    (shown,) = till.command("effects", "show", effect["id"])
+    assert {"dispatched", "manual_review"} < {line["kind"] for line in shown["history"]}
+    assert till.said(till.start(REVIEW))["ok"]
+    assert till.paid == 1
+
+
+@pytest.mark.parametrize("window", ["effect_dispatching", "effect_called"])
+def test_a_look_up_settles_what_was_done(till: Till, window: str) -> None:
+    till.killed(LOOKS, window)
+    told = till.said(till.start(LOOKS))
+    assert told["ok"] is (window in SENT)
+    assert till.paid == (1 if told["ok"] else 0)
+
+
+@pytest.mark.parametrize("rule", [HONOURS, REVIEW, LOOKS])
+def test_a_process_that_dies_while_the_tool_works(till: Till, rule: Any) -> None:
+    (till.folder / "hold").touch()
+    child = till.start(rule)
+    assert wait_until((till.folder / "holding").exists, SECONDS)
+    child.kill()
+    child.communicate(timeout=SECONDS)
+    (till.folder / "go").touch()
+    assert wait_until(lambda: till.paid == 1, SECONDS)
+    told = till.said(till.start(rule))
+    assert told["ok"] is (rule is not REVIEW)
+    assert till.paid == 1
+
+
+def test_f32_a_process_that_stood_still_past_its_lease_is_fenced_off(till: Till) -> None:
+    rule = {**HONOURS, "key": "request"}
+    (till.folder / "hold").touch()
+    paused = till.start(rule)
+    assert wait_until((till.folder / "holding").exists, SECONDS)
+    paused.send_signal(signal.SIGSTOP)
+    other = till.said(till.start(rule, journal="other.db"))
+    assert other["ok"] and till.paid == 1
+    (till.folder / "go").touch()
+    paused.send_signal(signal.SIGCONT)
+    assert till.said(paused) == other
+    assert till.paid == 1
+    (shown,) = till.command("effects", "list")
+    assert (shown["state"], shown["attempts"]) == ("succeeded", 2)
+
+
+def test_the_check_can_fail(till: Till) -> None:
+    """A server that does not honour keys, under a rule that says it does: it pays twice, and the file shows it."""
+    till.killed(HONOURS, "effect_called", honest=False)
+    assert till.said(till.start(HONOURS, honest=False))["ok"]
+    assert till.paid == 2
