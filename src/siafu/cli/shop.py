@@ -19,8 +19,6 @@ from siafu.cli.shop_records import AsJson, Where, open_shop, print_json, print_t
 from siafu.errors import ConfigError, InputError
 
 if TYPE_CHECKING:
-    from mcp.server.lowlevel import Server
-
     from siafu.apps.support.shop.money.payments import HttpPayments
     from siafu.apps.support.shop.server import Shop
     from siafu.border.secrets import Secret
@@ -108,7 +106,7 @@ def serve(
 @contextlib.asynccontextmanager
 async def _running(
     shop: Shop, provider: HttpPayments | None, parent_pid: int | None
-) -> AsyncIterator[tuple[asyncio.Event, Server[Any]]]:
+) -> AsyncIterator[tuple[asyncio.Event, Any]]:
     from siafu.apps.support.shop.serving import stop_wanted
 
     async with stop_wanted(parent_pid) as stop, contextlib.AsyncExitStack() as stack:
