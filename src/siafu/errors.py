@@ -23,6 +23,7 @@
     │   └── UnpricedModel            a USD budget is set and the model has no price; exit 2
     ├── BudgetReached                the next call could exceed the budget; exit 3
     ├── DeadlineReached              the time given to the item, run or call is over
+    ├── ApprovalPending              a person has to decide first; the item waits, neither finished nor failed
     ├── ToolFault                    a tool call did not give a result
     │   ├── ToolUnavailable          the server cannot be reached or has died
     │   ├── ToolTimeout              no answer in time
@@ -184,6 +185,12 @@ class BudgetReached(SiafuError):
 
 class DeadlineReached(SiafuError):
     code = "deadline_reached"
+
+
+class ApprovalPending(SiafuError):
+    """Raised by work that can go on only when a person has decided. Nothing is recorded: the item runs again."""
+
+    code = "pending_approval"
 
 
 class ToolFault(SiafuError):

@@ -12,7 +12,7 @@ from siafu.agents.replay import Replay
 from siafu.agents.task import Surroundings, TaskContext
 from siafu.border.canonical import dumps
 from siafu.border.money import MOST
-from siafu.errors import DeadlineReached, OutputInvalid, StoreError
+from siafu.errors import ApprovalPending, DeadlineReached, OutputInvalid, StoreError
 from siafu.observe.calls import CallContext
 from siafu.store.records import ItemRecord, RunStore
 from siafu.swarm.ending import ends_within, put_down, root_cause
@@ -42,7 +42,8 @@ class Crew:
         self._tally = tally
 
     async def do(self, entry: Entry, ends_at: float | None) -> MapResult | Pause | None:
-        """The item's result, recorded; a Pause; or None. With the last two the item is left to the next session.
+        """The item's result, recorded unless it waits; a Pause; or None. With the last two the item is left to the next
+        session.
 
         `ends_at`: when the whole run ends, on the monotonic clock. Cancelling cancels the work and waits for it.
         Raises: StoreError.
@@ -67,15 +68,19 @@ class Crew:
                     data = dumps(value)
                     value = self._read_back(data)
                 except (TypeError, ValueError, RecursionError, OutputInvalid) as wrong:
-                    error = OutputInvalid(f"what the work returned cannot be kept: {wrong}")
+                    value, error = None, OutputInvalid(f"what the work returned cannot be kept: {wrong}")
         costs = {"seconds": self._around.clock.now() - began, **msgspec.structs.asdict(ctx.spent)}
+        if error is None and ctx.waiting:
+            error = ApprovalPending(
+                f"{', '.join(ctx.waiting)}: a person has to decide first; see: siafu approvals list"
+            )
         if error is None:
             result = MapResult(
                 key=entry.name.key, index=entry.index, item=entry.item, status="ok", value=value, **costs
             )
         else:
-            result = failure(entry, error, **costs)
-        if self._store is not None:
+            result = failure(entry, error, value=value, **costs)
+        if self._store is not None and result.status != "waiting":
             await self._store.record(self._record(entry, result, data))
         return result
 
