@@ -207,7 +207,7 @@ async def test_an_input_that_fails_is_not_waited_for() -> None:
     house = House(Till("b"))
     began = house.clock.now()
     with pytest.raises(InputError, match="torn"):
-        await collect(house.run(items(), wait_approvals=600))  # type: ignore[arg-type]
+        await collect(house.run(items(), wait_approvals=600))
     assert house.clock.now() == began
 
 

@@ -71,9 +71,8 @@ class Crew:
                     value, error = None, OutputInvalid(f"what the work returned cannot be kept: {wrong}")
         costs = {"seconds": self._around.clock.now() - began, **msgspec.structs.asdict(ctx.spent)}
         if error is None and ctx.waiting:
-            error = ApprovalPending(
-                f"{', '.join(ctx.waiting)}: a person has to decide first; see: siafu approvals list"
-            )
+            tools = ", ".join(ctx.waiting)
+            error = ApprovalPending(f"{tools}: a person has to decide first; see: siafu approvals list")
         if error is None:
             result = MapResult(
                 key=entry.name.key, index=entry.index, item=entry.item, status="ok", value=value, **costs
@@ -117,7 +116,7 @@ class Crew:
     def _record(self, entry: Entry, result: MapResult, data: bytes | None) -> ItemRecord:
         return ItemRecord(
             key=result.key,
-            status=result.status,
+            status="ok" if result.ok else "error",
             input_print=entry.name.input_print,
             work_print=self._job.work_print,
             value=data if result.ok else None,
