@@ -1,4 +1,4 @@
-"""Runs over files whose items wait for a person: one record an id at every moment, the new one in the old one's place."""
+"""Runs over files whose items wait for a person: at every moment one record an id, the last one there is."""
 
 from __future__ import annotations
 

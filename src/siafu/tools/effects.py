@@ -78,7 +78,7 @@ class Effects:
     async def call(self, name: str, arguments: Mapping[str, Any], context: CallContext) -> ToolResult:
         """Call one tool, once for all calls that ask for the same effect; later ones get the answer of the first.
 
-        Results with `is_error` that the contract gives: pending_approval, approval_denied, idempotency_key_reused,
+        Results with `is_error` that the contract gives: pending_approval, approval_denied, approval_expired, idempotency_key_reused,
         tool_disabled, tool_changed, daily_limit, amount_needed.
 
         Raises: OutcomeUnknown (it may have happened; or somebody else is still calling), StoreError, ToolFault of the

@@ -49,6 +49,8 @@ WHY: dict[str, Say] = {
         "It is more than what can still be refunded.",
     ),
     "declined": ("환불이 거절되었습니다.", "The refund was declined."),
+    "approval_denied": ("환불이 승인되지 않았습니다.", "The refund was not approved."),
+    "approval_expired": ("환불이 제때 승인되지 않았습니다.", "The refund was not approved in time."),
     "stale_refund_total": (
         "그사이에 이 주문의 환불 금액이 바뀌었습니다. 확인하신 뒤에 다시 요청해 주세요.",
         "What is refunded of this order has changed meanwhile. Please check it and ask again.",
