@@ -24,7 +24,7 @@ from siafu.store.effect_people import AGENT
 from siafu.store.effect_records import Busy, Dispatch, EffectAsk, Ending, Kept, Stopped, Verdict
 from siafu.store.effects import EffectStore
 from siafu.tools.bounds import seconds_left
-from siafu.tools.effect_rules import CALL_SHARE, EffectRule, amount, definition, effect_key, judged, same_effect
+from siafu.tools.effect_rules import CALL_SHARE, IN_PROGRESS, EffectRule, amount, definition, effect_key, judged, same_effect
 from siafu.tools.toolset import Tool, ToolResult, ToolSet
 
 ATTEMPTS = 3  # calls under one claim, where a call may be repeated
@@ -216,6 +216,9 @@ class _Call:
             elif not may_call:
                 break
             result, why = await self._once(context, fresh=self._dispatch.fresh and not attempt)
+            while pause := self._under_way(result, context):
+                await self._clock.sleep(pause)
+                result, why = await self._once(context, fresh=False)
             judgement = "unknown" if result is None else judged(rule, result)
             if judgement != "unknown":
                 return judgement, result, ""
@@ -224,6 +227,14 @@ class _Call:
                 break
         later = rule.repeats or rule.lookup is not None
         return "unknown" if later else "manual_review", result, why
+
+    def _under_way(self, result: ToolResult | None, context: CallContext) -> float:
+        """Seconds until it is asked for again, when the answer is that the tool is doing it just now; else 0.0."""
+        if result is None or result.code != IN_PROGRESS or not self._rule.repeats or context.deadline is None:
+            return 0.0
+        said = result.structured.get("retry_after_ms") if isinstance(result.structured, Mapping) else None
+        pause = min(max(said / 1000, 0.1), 1.0) if isinstance(said, int) else 1.0
+        return pause if self._clock.now() + pause < context.deadline else 0.0
 
     async def _once(self, context: CallContext, *, fresh: bool) -> tuple[ToolResult | None, str]:
         """The tool's answer, None when there is none; and what is unclear about it.
