@@ -149,6 +149,7 @@ def test_a_budget_ends_the_run_with_what_is_done_and_more_of_it_goes_on(folder: 
     assert len(records(folder / "out.jsonl")) == summary["finished"]
     code, less, told = run(folder, sim, *few, "0.001 USD")
     assert (code, less["finished"]) == (3, summary["finished"]), told
+    assert "--budget '0.0" in told.split("to go on: ")[1]  # more than both: the same would stop at once
     code, all_done, told = run(folder, sim, *few, "1 USD")
     assert (code, all_done["finished"]) == (0, 30), told
     assert all_done["usd"] > summary["usd"]

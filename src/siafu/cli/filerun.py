@@ -30,7 +30,7 @@ from siafu.store.report import Tally
 from siafu.swarm.options import MapOptions
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
-LEAST_BUDGET = PICO // 100
+LEAST_BUDGET = PICO // 100  # less is no help: one call may cost as much
 MOST_SECONDS = 30 * 86_400.0
 _DURATION = re.compile(r"([0-9]{1,9})\s?([smhd]?)")
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
@@ -59,7 +59,7 @@ def run_file(
     cost = spent(where)
     typer.echo(_json(where, outcome, cost) if as_json else _text(where, outcome, cost))
     if outcome.session.stopped:
-        again = _again(sys.argv, more_money=outcome.session.budget_reached)
+        again = _again(sys.argv, spent=cost if outcome.session.budget_reached else None)
         typer.echo(f"siafu: {outcome.session.stop_message}; to go on: {again}", err=True)
     elif outcome.waiting:
         typer.echo(f"siafu: to decide: siafu approvals list; then, to go on: {_again(sys.argv)}", err=True)
@@ -104,32 +104,28 @@ async def _until_signal(work: Coroutine[Any, Any, Outcome], progress: Progress) 
             loop.remove_signal_handler(number)
 
 
-def _again(argv: Sequence[str], *, more_money: bool = False) -> str:
-    """The command that goes on where this one stopped: itself, without `--fresh`. more_money: with twice its budget, as
-    what was spent counts for all sessions and it would stop at once.
+def _again(argv: Sequence[str], *, spent: Tally | None = None) -> str:
+    """The command that goes on where this one stopped: itself, without `--fresh`. spent: by all sessions, when it was
+    the budget that stopped it; then with twice as much, as with the same it would stop at once.
     """
     program = [sys.executable, "-m", "siafu"] if Path(argv[0]).name == "__main__.py" else [argv[0]]
     words = [word for word in argv[1:] if word != "--fresh"]
-    command = shlex.join([*program, *(_doubled(words) if more_money else words)])
+    command = shlex.join([*program, *(words if spent is None else _doubled(words, spent))])
     return command + ("  (with the same input on stdin)" if str(STDIN) in argv else "")
 
 
-def _doubled(words: Sequence[str]) -> list[str]:
-    """`words` with twice the budget that they name, if they do."""
+def _doubled(words: Sequence[str], spent: Tally) -> list[str]:
+    """`words` with twice the budget that they name, or twice what was spent if that is more."""
     doubled, before = [], ""
     for word in words:
-        name, given, value = word.partition("=")
-        if before == "--budget":
-            word = _twice(word)
-        elif given and name == "--budget":
-            word = f"--budget={_twice(value)}"
-        doubled.append(word)
+        head, amount = ("", word) if before == "--budget" else (word[:9], word[9:])
+        if not head or head == "--budget=":
+            most = max(parse_usd(amount), spent.usd_pico + spent.unknown_pico, LEAST_BUDGET)
+            doubled.append(f"{head}{to_usd(2 * most):f} USD")
+        else:
+            doubled.append(word)
         before = word
     return doubled
-
-
-def _twice(amount: str) -> str:
-    return f"{to_usd(max(2 * parse_usd(amount), LEAST_BUDGET)):f} USD"
 
 
 def parse_duration(text: str) -> float:
