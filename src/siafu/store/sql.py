@@ -31,17 +31,11 @@ def _replacing(columns: Sequence[str]) -> str:
 
 
 OPEN = _insert("attempt", ("run", *OPENED))
-SETTLE = (
-    f"UPDATE attempt SET {', '.join(f'{name} = given.column{n}' for n, name in enumerate(SETTLED, 1))}"
-    f" FROM (VALUES ({', '.join('?' * (len(SETTLED) + 1))})) AS given"
-    f" WHERE attempt.attempt = given.column{len(SETTLED) + 1} AND attempt.outcome IS NULL"
-)
+SETTLE = f"UPDATE attempt SET {', '.join(f'{name} = ?' for name in SETTLED)} WHERE attempt = ? AND outcome IS NULL"
 APPEND = _insert("journal", ("run", "task", *ENTRY)) + (
     f" ON CONFLICT (run, task, path, seq) DO UPDATE SET {_replacing(ENTRY[2:])}"
 )
 RECORD = _insert("item", ("run", "session", *ITEM)) + f" ON CONFLICT (run, key) DO UPDATE SET {_replacing(ITEM[1:])}"
-# The hot ones, in the order in which rows of one transaction need them: a line may be opened and settled in the same.
-HOT = (OPEN, SETTLE, APPEND, RECORD)
 ENTRIES = f"SELECT {', '.join(ENTRY)} FROM journal WHERE run = ? AND task = ? ORDER BY path, seq"
 KNOWN = f"SELECT session, {', '.join(ITEM)} FROM item WHERE run = ? AND key = ?"
 JOURNALED = "SELECT EXISTS (SELECT 1 FROM journal WHERE run = ? AND task = ?)"

@@ -68,7 +68,7 @@ class SqliteStore:
             if self._opened is not None:
                 return
             db = open_memory() if self.path is None else self._open_file(self.path, undo)
-            self._writer = Writer(db, str(self.path or ":memory:"), max_queued=self._max_queued, bulk=sql.HOT)
+            self._writer = Writer(db, str(self.path or ":memory:"), max_queued=self._max_queued)
             undo.callback(self._writer.close)
             if self.path is not None:
                 self._reader = (ThreadPoolExecutor(1, "siafu-reader"), open_reader(self.path))

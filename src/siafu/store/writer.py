@@ -1,12 +1,13 @@
-"""Group commit: one thread writes everything that is waiting in one transaction, so a thousand tasks share one fsync.
+"""Group commit: whatever waits is written in one transaction, so a thousand tasks share one fsync.
 
-The thread takes the whole queue, runs it in order, commits, and then tells each event loop once. An operation that
-fails is undone alone; its neighbours commit. A fault of the store itself (disk full, I/O error, locked by another
-program) ends the writer: everybody who waits, and everybody who comes later, gets a StoreError.
+While the disk is quick, the event loop commits by itself, a moment after the first row was queued: a thread has to win
+the interpreter's lock back from a busy loop after every step of SQLite, which takes longer than the commit does. The
+thread commits while the disk is slow or the file is locked by another program, for callers outside of a loop, and for
+callables, which may take long.
 
-When many wait, the thread lets more of them gather before it begins: for half as long as the last commit took, at
-most a millisecond. Each step of SQLite lets go of the interpreter's lock and has to win it back from a busy event
-loop; so rows of the hot statements (`bulk`) are written many to a step.
+An operation that fails is undone alone; its neighbours commit. A fault of the store itself (disk full, I/O error,
+locked by another program for ten seconds) ends the writer: everybody who waits, and everybody who comes later, gets a
+StoreError.
 """
 
 from __future__ import annotations
@@ -18,8 +19,6 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from functools import lru_cache
-from itertools import chain
 from operator import length_hint
 from typing import Any, TypeVar
 
@@ -35,35 +34,34 @@ _Future = asyncio.Future[Any]
 _Item = tuple[_Operation, Row, _Future | None]
 _Outcome = tuple[Any, Exception | None]
 _DONE: _Outcome = (None, None)
-_CROWD = 8  # rows in a transaction; after so many it pays to wait a moment for more
-_MAX_PAUSE = 0.001  # seconds
-_WIDEST = 64  # rows to a step; powers of two, so that few forms of a statement are prepared
+_GATHER = 0.0004  # seconds from the first row to the commit on the loop
+_QUICK = 0.003  # seconds; a disk that takes longer is slow
+_SLOW = 100  # commits that are left to the thread after two slow ones, before the loop tries again
+_PATIENCE = 10.0  # seconds for another program to unlock the file
 
 
 class Writer:
-    """Owns `db` and its only writing thread. `where` names the store in messages.
+    """Owns `db`, and is the only one who writes on it. `where` names the store in messages.
 
     At most `max_queued` operations wait for the next transaction; over it, callers wait. Operations are committed in
     the order in which they were queued, and may come from any thread and from one event loop after another. The
     thread does not keep the interpreter alive: what was not confirmed when the process ends may be lost.
-
-    bulk: statements with one list `VALUES (?, ...)`, whose rows are written together, and among each other in this
-    order, when no other operation was queued between them. An UPDATE among them names its row by its last parameter.
     """
 
-    def __init__(
-        self, db: sqlite3.Connection, where: str, *, max_queued: int = 10_000, bulk: Sequence[str] = ()
-    ) -> None:
+    def __init__(self, db: sqlite3.Connection, where: str, *, max_queued: int = 10_000) -> None:
         self._db = db
-        self._rank = {statement: rank for rank, statement in enumerate(bulk)}
         self._where = where
         self._max = max_queued
         self._queue: list[_Item] = []
         self._crowd: list[_Future] = []  # callers that found the queue full
-        self._pause = 0.0  # seconds to let a crowd gather before the next transaction
+        self._turn: asyncio.AbstractEventLoop | threading.Thread | None = None  # who commits next what is queued
+        self._late = 0  # slow commits of the loop in a row
+        self._left_to_thread = 0
         self._closing = False
         self._dead = ""
         self._untold = ""  # the first failure of a posted line, for `close`
+        db.execute("PRAGMA busy_timeout = 0")  # `_begin` waits, where it may
+        self._using = threading.Lock()  # the connection; taken before a batch is, so that batches keep their order
         lock = threading.Lock()
         self._work = threading.Condition(lock)
         self._room = threading.Condition(lock)
@@ -93,9 +91,12 @@ class Writer:
 
         Raises: StoreError when the writer is closed or dead.
         """
+        loop = asyncio._get_running_loop()
         with self._room:
+            if len(self._queue) >= self._max:
+                self._call_thread()  # a loop that waits here cannot commit
             self._room.wait_for(lambda: len(self._queue) < self._max or self._dead or self._closing)
-            self._put((statement, row, None))
+            self._put((statement, row, None), loop)
 
     def close(self) -> None:
         """Commit everything queued and end the thread. Blocks; idempotent.
@@ -104,7 +105,7 @@ class Writer:
         """
         with self._work:
             self._closing = True
-            self._work.notify()
+            self._call_thread()
             self._room.notify_all()
         self._thread.join()
         untold, self._untold = self._untold, ""
@@ -117,53 +118,105 @@ class Writer:
             future: _Future = loop.create_future()
             with self._work:
                 if len(self._queue) < self._max:
-                    self._put((operation, row, future))
+                    self._put((operation, row, future), loop)
                     break
                 self._crowd.append(future)
             await future
         return await future
 
-    def _put(self, item: _Item) -> None:
+    def _put(self, item: _Item, loop: asyncio.AbstractEventLoop | None) -> None:
+        """Queue `item`, which comes from `loop` (None: from outside of any), and see that somebody commits it."""
         if self._dead or self._closing:
             raise StoreError(self._dead or f"{self._where} is closed")
         self._queue.append(item)
-        if len(self._queue) == 1:
-            self._work.notify()
+        if self._turn is loop is not None and isinstance(item[0], str):
+            return
+        if self._turn is None and loop is not None and isinstance(item[0], str) and not self._left_to_thread:
+            self._turn = loop
+            loop.call_later(_GATHER, self._commit_here, loop)
+        else:
+            self._call_thread()
 
-    # From here on: the writer's thread.
-
-    def _run(self) -> None:
-        batch: list[_Item] = []
-        try:
-            while batch := self._take():
-                began = time.monotonic()
-                outcomes = self._commit(batch)
-                took = time.monotonic() - began
-                self._pause = min(took / 2, _MAX_PAUSE) if len(batch) >= _CROWD else 0.0
-                crash_point("after_commit")
-                _tell((item[2], *outcome) for item, outcome in zip(batch, outcomes, strict=True))
-        except BaseException as error:  # noqa: BLE001 - a thread that ends silently would leave its callers waiting
-            self._die(batch, error)
-        finally:
-            self._db.close()
+    def _call_thread(self) -> None:
+        self._turn = self._thread
+        self._work.notify()
 
     def _take(self) -> list[_Item]:
-        """Everything queued; empty only when the writer is closing."""
+        """Everything queued, for whoever holds the connection."""
         with self._work:
-            self._work.wait_for(lambda: self._queue or self._closing)
-            if self._pause and not self._closing:
-                self._work.wait(self._pause)  # nobody notifies a thread that has work, but `close`
             batch, self._queue = self._queue, []
             crowd, self._crowd = self._crowd, []
+            if not batch:
+                self._turn = None
             self._room.notify_all()
         _tell((future, None, None) for future in crowd)
         return batch
 
-    def _commit(self, batch: list[_Item]) -> list[_Outcome]:
+    def _commit_here(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Commit on the event loop, if the turn is still its own."""
+        with self._work:
+            if self._turn is not loop:
+                return None
+            if not self._using.acquire(blocking=False):  # the thread is not quite done with it
+                return self._call_thread()
+        batch = self._take()
+        try:
+            began = time.monotonic()
+            outcomes = self._commit(batch, patience=0.0)
+            took = time.monotonic() - began
+        except sqlite3.OperationalError as error:
+            if not _is_busy(error):
+                return self._die(batch, error)
+            with self._work:
+                self._queue[:0] = batch
+                self._call_thread()
+            return None
+        except BaseException as error:
+            self._die(batch, error)
+            raise
+        finally:
+            self._using.release()
+        self._late = self._late + 1 if took > _QUICK else 0
+        crash_point("after_commit")
+        _tell(((item[2], *outcome) for item, outcome in zip(batch, outcomes, strict=True)), here=loop)
+        with self._work:
+            if self._late > 1:
+                self._late, self._left_to_thread = 0, _SLOW
+            if self._turn is loop:
+                self._turn = None
+                if self._queue:
+                    self._call_thread()
+        return None
+
+    # From here to `_commit`: the writer's thread.
+
+    def _run(self) -> None:
+        batch: list[_Item] = []
+        try:
+            while self._wait():
+                with self._using:
+                    if not (batch := self._take()):
+                        continue
+                    outcomes = self._commit(batch, patience=_PATIENCE)
+                    self._left_to_thread = max(0, self._left_to_thread - 1)
+                    crash_point("after_commit")
+                    _tell((item[2], *outcome) for item, outcome in zip(batch, outcomes, strict=True))
+        except BaseException as error:  # noqa: BLE001 - a thread that ends silently would leave its callers waiting
+            self._die(batch, error)
+        finally:
+            with self._using:
+                self._db.close()
+
+    def _wait(self) -> bool:
+        """Until there is work for the thread; False when there will be none any more."""
+        with self._work:
+            self._work.wait_for(lambda: self._closing or self._dead or self._turn is self._thread)
+            return not self._dead and (bool(self._queue) or not self._closing)
+
+    def _commit(self, batch: list[_Item], *, patience: float) -> list[_Outcome]:
         """Run `batch` in one transaction. Raises what is fatal; every other failure is an outcome."""
-        self._gather(batch)
         outcomes: list[_Outcome] = [_DONE] * len(batch)
-        self._db.execute("BEGIN IMMEDIATE")
+        self._begin(patience)
         start = 0
         while start < len(batch):
             operation = batch[start][0]
@@ -171,7 +224,7 @@ class Writer:
             if isinstance(operation, str):
                 while end < len(batch) and batch[end][0] is operation:
                     end += 1
-                self._rows(operation, batch, start, end, outcomes)
+                self._many(operation, batch, start, end, outcomes)
             else:
                 outcomes[start] = self._one(operation)
             start = end
@@ -182,33 +235,17 @@ class Writer:
                 self._untold = self._untold or str(fault)
         return outcomes
 
-    def _gather(self, batch: list[_Item]) -> None:
-        """Bring the rows of bulk statements together, wherever nothing else stands between them."""
-        rank: dict[Any, int] = self._rank
-        start = 0
-        for place, item in enumerate([*batch, (None,)]):
-            if item[0] not in rank:
-                if place - start > 1:
-                    batch[start:place] = sorted(batch[start:place], key=lambda item: rank[item[0]])
-                start = place + 1
-
-    def _rows(self, statement: str, batch: list[_Item], start: int, end: int, outcomes: list[_Outcome]) -> None:
-        """Run one statement for the rows from `start` to `end`, as many to a step as may be."""
-        width = _WIDEST if statement in self._rank else 1
-        if statement.startswith("UPDATE") and len({item[1][-1] for item in batch[start:end]}) < end - start:
-            width = 1  # which of two rows that name the same one would win is not defined
-        while end - start > 1 and width > 1:
-            if end - start < width:
-                width //= 2
-                continue
+    def _begin(self, patience: float) -> None:
+        """Begin a transaction; another program may have locked the file for up to `patience` seconds."""
+        until = time.monotonic() + patience
+        while True:
             try:
-                row_after_row = chain.from_iterable(item[1] for item in batch[start : start + width])
-                self._db.execute(_wide(statement, width), [*row_after_row])
-            except Exception as error:  # noqa: BLE001 - found again, and told to its caller, row by row
-                self._survive(error)
-                self._many(statement, batch, start, start + width, outcomes)
-            start += width
-        self._many(statement, batch, start, end, outcomes)
+                self._db.execute("BEGIN IMMEDIATE")
+                return
+            except sqlite3.OperationalError as error:
+                if not _is_busy(error) or time.monotonic() >= until:
+                    raise
+                time.sleep(_GATHER * 25)
 
     def _many(self, statement: str, batch: list[_Item], start: int, end: int, outcomes: list[_Outcome]) -> None:
         """Run one statement for the rows from `start` to `end`. SQLite undoes a failing row by itself."""
@@ -252,20 +289,22 @@ class Writer:
         _tell((future, None, None) for future in crowd)
 
 
-@lru_cache(256)
-def _wide(statement: str, rows: int) -> str:
-    """`statement` for so many rows: its list of VALUES that often."""
-    head, _, rest = statement.partition("VALUES ")
-    row, closing, rest = rest.partition(")")
-    return f"{head}VALUES {', '.join([row + closing] * rows)}{rest}"
+def _is_busy(error: sqlite3.Error) -> bool:
+    return error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY
 
 
-def _tell(told: Iterable[tuple[_Future | None, Any, Exception | None]]) -> None:
+def _tell(
+    told: Iterable[tuple[_Future | None, Any, Exception | None]], *, here: asyncio.AbstractEventLoop | None = None
+) -> None:
+    """Resolve futures in their event loops, those of the running one (`here`) at once."""
     by_loop: dict[asyncio.AbstractEventLoop, list[tuple[_Future, Any, Exception | None]]] = defaultdict(list)
     for future, value, fault in told:
         if future is not None:
             by_loop[future.get_loop()].append((future, value, fault))
     for loop, outcomes in by_loop.items():
+        if loop is here:
+            _resolve(outcomes)
+            continue
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits there any more
             loop.call_soon_threadsafe(_resolve, outcomes)
 
