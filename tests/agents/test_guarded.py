@@ -159,6 +159,6 @@ async def test_sec10_a_role_reaches_no_tool_but_its_own_by_any_spelling(name: st
     with pytest.raises(ToolDenied):
         await ctx.tools.call(name, {}, CallContext())
     assert life.tools.keys == [""]  # the one look
-    assert [told for _, told in tool_messages(conversation.messages)][0].startswith("NOT RUN (tool_denied)")
+    assert next(told for _, told in tool_messages(conversation.messages)).startswith("NOT RUN (tool_denied)")
     assert life.refused == [("order_status", name)] * 2
     assert len(steps) == 2

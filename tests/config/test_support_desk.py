@@ -47,7 +47,7 @@ async def test_without_servers_the_example_shop_stands_in_and_believes_only_us(t
 async def test_its_database_can_be_another(tmp_path: Path) -> None:
     async with support_desk(load(environ={}), database=tmp_path / "other.db") as desk:
         assert await desk.tools.list()
-    assert (tmp_path / "other.db").exists() and not (tmp_path / ".siafu").exists()
+    assert (tmp_path / "other.db").exists() and not (tmp_path / ".siafu" / "shop.db").exists()
 
 
 def test_the_key_of_the_example_shop_never_shows() -> None:

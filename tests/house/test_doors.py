@@ -11,10 +11,10 @@ SRC = Path(__file__).parents[2] / "src" / "siafu"
 # library -> the places that may import it (file or folder, relative to src/siafu)
 DOORS: dict[str, tuple[str, ...]] = {
     "aiohttp": ("gateway/transport.py", "bench/"),
-    "sqlite3": ("store/", "apps/support/shop/"),
+    "sqlite3": ("store/",),
     "mcp": ("tools/mcp.py", "tools/mcp_connection.py", "apps/support/shop/", "bench/demo/glue.py"),
     "mcp_types": ("tools/mcp.py", "tools/mcp_connection.py", "apps/support/shop/"),
-    "httpx2": ("tools/mcp_http.py",),
+    "httpx2": ("tools/mcp_http.py", "apps/support/shop/money/payments.py"),
     "genai_prices": ("gateway/pricing.py",),
     "jsonschema": ("tools/schema.py",),
     "jwt": ("border/identity.py", "bench/demo/glue.py"),

@@ -40,7 +40,8 @@ def in_flight(db: Database, owner: str) -> bool:
     return bool(
         db.transact(
             lambda tx: tx.rows(
-                "SELECT 1 FROM refund_intent WHERE state = 'dispatching' AND lease_owner = :owner AND lease_until > {now}",
+                """SELECT 1 FROM refund_intent
+                   WHERE state = 'dispatching' AND lease_owner = :owner AND lease_until > {now}""",
                 owner=owner,
             )
         )
@@ -111,7 +112,8 @@ async def settle(database: str, payments: Payments) -> dict[str, Any]:
     ]
     ended = db.transact(
         lambda tx: tx.rows(
-            "SELECT psp_key, min(at) AS at FROM refund_event JOIN refund_intent USING (refund_id) WHERE kind = 'succeeded' GROUP BY psp_key"
+            """SELECT psp_key, min(at) AS at FROM refund_event JOIN refund_intent USING (refund_id)
+               WHERE kind = 'succeeded' GROUP BY psp_key"""
         )
     )
     over = {row["psp_key"]: row["at"] for row in ended}

@@ -5,10 +5,14 @@ import os
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from siafu.apps.support.shop import stock, tickets
+from siafu.apps.support.shop.database import ShopDatabase
 from siafu.apps.support.shop.server import AUDIENCE
 from siafu.border.identity import verify
 from siafu.border.secrets import Secret
@@ -51,6 +55,14 @@ def test_a_token_proves_its_customer(tmp_path: Path) -> None:
         (("token", "--customer", "kim", "--tool", "refund"), KEY, "no tool 'refund'"),
         (("serve", "--ready-file", "x"), "", "--transport http"),
         (("calls", "--database", "."), "", "cannot be opened"),
+        (("orders", "--database", "mysql://x/y"), "", "postgresql://"),
+        (("serve", "--payments", "ftp://x"), "", "payments address"),
+        (("off", "refund"), "", "no tool 'refund'"),
+        (("cap", "search_products", "calls", "1"), "", "process_refund"),
+        (("cap", "open_ticket", "hours", "1"), "", "calls, KRW, USD"),
+        (("cap", "open_ticket", "calls", "1.5"), "", "whole number"),
+        (("stock", "--release", "rsv-1"), "", "--reservations"),
+        (("tickets", "--close", "tkt-1"), "", "siafu shop tickets"),
     ],
 )
 def test_wrong_use_is_explained(tmp_path: Path, arguments: tuple[str, ...], key: str, words: str) -> None:
@@ -71,3 +83,40 @@ def test_help_has_examples_and_fits_a_terminal(tmp_path: Path, command: str) -> 
 
 def test_no_calls_yet(tmp_path: Path) -> None:
     assert json.loads(siafu(tmp_path, "calls", "--json").stdout) == []
+
+
+def test_people_see_what_agents_did_and_stop_them(tmp_path: Path) -> None:
+    with closing(ShopDatabase(tmp_path / "home" / "shop.db")) as shop:
+        made = shop.transact(lambda tx: stock.reserve(tx, "", "kim", "SKU-2001", 2))
+        opened = shop.transact(lambda tx: tickets.open_ticket(tx, "", "kim", "포장 불만", "찢어져 왔어요"))
+        assert isinstance(made, stock.Reservation) and isinstance(opened, tickets.Ticket)
+
+    def shown(*arguments: str) -> Any:
+        done = siafu(tmp_path, *arguments)
+        assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
+        return json.loads(done.stdout) if "--json" in arguments else done.stdout
+
+    first = shown("stock", "--json")[0]
+    assert (first["sku"], first["stock"], first["held"]) == ("SKU-2001", 40, 2)
+    assert made.reservation_id in shown("stock", "--reservations")
+    assert "released" in shown("stock", "--release", made.reservation_id)
+    assert shown("stock").splitlines()[1].split()[-2:] == ["42", "0"]
+
+    assert "포장 불만" in shown("tickets") and shown("tickets", "--json")[0]["summary"] == "찢어져 왔어요"
+    assert shown("tickets", "--close", opened.ticket_id, "--json") == []
+    assert shown("tickets", "--all", "--json")[0]["state"] == "closed"
+
+    assert shown("off", "*", "--reason", "점검", "--by", "min", "--json")["switches"][0]["state"] == "off"
+    shown("cap", "process_refund", "KRW", "5000000", "--tenant", "a")
+    found = shown("switches", "--json")
+    assert [(s["tool"], s["state"], s["by_whom"], s["reason"]) for s in found["switches"]] == [
+        ("*", "off", "min", "점검")
+    ]
+    assert found["caps"] == [{"tool": "process_refund", "tenant_id": "a", "unit": "KRW", "most": 5_000_000, "used": 0}]
+    states = [line.split()[:3] for line in shown("on", "process_refund").splitlines()]
+    assert ["*", "*", "off"] in states and ["process_refund", "*", "on"] in states
+    shown("on", "*")
+    shown("cap", "process_refund", "KRW", "none", "--tenant", "a")
+    found = shown("switches", "--json")
+    assert {s["state"] for s in found["switches"]} == {"on"} and found["caps"] == []
+    assert all(len(line) <= 80 for line in shown("switches").splitlines())

@@ -84,6 +84,6 @@ def test_sec11_every_tool_refuses_what_is_bent(tmp_path: Path) -> None:
 
 def effects(database: Path, before: list[Any]) -> int:
     with closing(ShopDatabase(database)) as shop:
-        made: int = shop.transact(lambda tx: sum(len(tx.rows(f"SELECT 1 FROM {table}")) for table in EFFECTS))
-        changed = sum(now != then for now, then in zip(shop.products(), before, strict=True))
+        made = shop.transact(lambda tx: sum(len(tx.rows(f"SELECT 1 FROM {table}")) for table in EFFECTS))
+        changed = sum(1 for now, then in zip(shop.products(), before, strict=True) if now != then)
     return made + changed

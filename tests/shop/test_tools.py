@@ -39,9 +39,15 @@ def use(tool: ToolSpec, shop: ShopDatabase, who: Caller, arguments: dict[str, An
     return shop.transact(lambda tx: calling.use(tool, tx, who, arguments))
 
 
-@pytest.fixture(scope="module")
-def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ShopDatabase]:
-    database = ShopDatabase(tmp_path_factory.mktemp("shop") / "shop.db")
+@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+def shop(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ShopDatabase]:
+    url = str(tmp_path_factory.mktemp("shop") / "shop.db")
+    if request.param == "postgresql":
+        server = request.getfixturevalue("postgres")
+        with server.connect() as connection:
+            connection.execute("CREATE DATABASE tools")
+        url = server.url("tools")
+    database = ShopDatabase(url)
     database.transact(
         lambda tx: tx.change(
             """INSERT INTO stock_reservation (reservation_id, tenant_id, customer, effect_key, sku, quantity, state,
@@ -51,6 +57,9 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ShopDatabase]:
     )
     yield database
     database.close()
+    if request.param == "postgresql":
+        with server.connect() as connection:
+            connection.execute("DROP DATABASE tools WITH (FORCE)")
 
 
 def code(answer: msgspec.Struct) -> str:
@@ -87,7 +96,7 @@ CODES |= {"insufficient_stock", "reservation_not_found"}
 
 
 @pytest.mark.parametrize("name", TOOLS)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(data=st.data())
 def test_arguments_are_taken_exactly_as_published(shop: ShopDatabase, name: str, data: st.DataObject) -> None:
     bent = data.draw(st.sampled_from([*GOOD[name], "amount", "reason", "tenant"]))

@@ -181,6 +181,7 @@ class World(RuleBasedStateMachine):
 def judge(url: str, examples: int, *phases: Phase) -> None:
     house = House(url)
     machine = type("Machine", (World,), {"house": house})
+    mutant: dict[str, Any] = {"phases": phases, "derandomize": True, "database": None} if phases else {}
     try:
         run_state_machine_as_test(
             machine,
@@ -189,7 +190,7 @@ def judge(url: str, examples: int, *phases: Phase) -> None:
                 stateful_step_count=30,
                 deadline=None,
                 suppress_health_check=list(HealthCheck),
-                **({"phases": phases, "derandomize": True, "database": None} if phases else {}),
+                **mutant,
             ),
         )
     finally:

@@ -103,6 +103,7 @@ class Command:
         self.sim = sim
         self.words = words
         self.program = ["-m", "siafu"]
+        self.environment: dict[str, str] = {}
         self.lost: list[int] = []  # calls of each life that reached the endpoint and were not journaled
         self.unsettled: list[int] = []  # ledger lines that each life left open
         self.printed = b""  # by the last life
@@ -117,7 +118,7 @@ class Command:
         process = subprocess.Popen(
             [sys.executable, *self.program, *self.words],
             cwd=self.folder,
-            env=environment(SIAFU_CRASH_AT=crash_at),
+            env=environment(SIAFU_CRASH_AT=crash_at, **self.environment),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
         )

@@ -86,8 +86,10 @@ def start(
     return map_items(support, items, around=around, options=MapOptions(key=lambda item: item.id, **options))
 
 
-async def answers(items: Iterable[CustomerRequest], endpoint: Endpoint, *given: Any, **more: Any) -> list[MapResult]:
-    async with asyncio.timeout(20), start(items, endpoint, *given, **more) as run:
+async def answers(
+    items: Iterable[CustomerRequest], endpoint: Endpoint, *given: Any, seconds: float = 20, **more: Any
+) -> list[MapResult]:
+    async with asyncio.timeout(seconds), start(items, endpoint, *given, **more) as run:
         return [result async for result in run]
 
 

@@ -87,7 +87,15 @@ def test_outcomes(steps: list[Step], route: str, expected: str) -> None:
 
 REFUSED = (
     *("exceeds_refundable", "stale_refund_total", "idempotency_key_reused", "declined", "not_refundable"),
-    *("tool_disabled", "daily_limit", "payments_unavailable", "not_in_scope", "identity_required", "a_new_code"),
+    *(
+        "tool_disabled",
+        "daily_limit",
+        "payments_unavailable",
+        "not_in_scope",
+        "identity_required",
+        "a_new_code",
+        "approval_denied",
+    ),
 )
 STATES = {
     "pending_approval": ("pending_approval",),

@@ -18,7 +18,7 @@ from siafu.apps.support.requests import Answer, Turn
 from siafu.apps.support.routes import ROUTES
 from siafu.border.identity import Grants, verify
 from siafu.border.secrets import Secret
-from siafu.errors import ToolFault, ToolTimeout, ToolUnavailable
+from siafu.errors import StepLimit, ToolFault, ToolTimeout, ToolUnavailable
 from siafu.gateway.chat import ChatAnswer, ChatRequest
 from siafu.gateway.scripted import Scripted, say
 from siafu.observe.calls import CallContext
@@ -144,6 +144,18 @@ async def test_no_model_claims_a_refund_that_was_not_made(
 async def test_a_refund_without_an_answer_is_unknown_and_told_so(fault: ToolFault) -> None:
     found = await refund(desk(fault))
     assert (found.outcome, LIE in found.answer) == ("refused" if type(fault) is ToolFault else "unknown", False)
+
+
+async def test_what_became_of_money_is_told_also_when_a_limit_ends_the_models_work() -> None:
+    asking = [say(None, (f"c{n}", "process_refund", f'{{"order_id": "1001", "amount": {n}}}')) for n in range(1, 9)]
+    found = await refund(desk(), *asking)
+    assert (found.outcome, found.flagged, found.tool_calls) == ("answered", "stopped", 5)
+    assert found.answer == words.PAID[0].format(order="1001", amount="40,000원")
+    found = await refund(desk(no("pending_approval")), *asking)
+    assert (found.outcome, found.flagged) == ("pending_approval", "stopped")
+    looking = [say(None, (f"c{n}", "get_order_status", f'{{"order_id": "{n}"}}')) for n in range(1001, 1009)]
+    with pytest.raises(StepLimit):
+        await refund(desk(), *looking)
 
 
 async def test_without_a_refund_it_is_said_that_there_was_none() -> None:

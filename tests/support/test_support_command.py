@@ -16,6 +16,10 @@ from typing import Any
 
 import pytest
 
+from paysim import Payments, running_payments
+from siafu.apps.support.shop.catalogue import products
+from siafu.apps.support.shop.orders import Order, first_orders
+from siafu.apps.support.shop.policy import CHECKED_ABOVE
 from sim import Sim, running_sim
 from support.commands import environment, examples, intended, processes, records, siafu, until, write
 
@@ -27,6 +31,12 @@ RUN = ("support", "run", "in.jsonl", "--out", "out.jsonl", "--quiet", "--json")
 def endpoint() -> Iterator[Sim]:
     with running_sim(seed=5) as sim:
         yield sim
+
+
+@pytest.fixture
+def payments(tmp_path: Path) -> Iterator[Payments]:
+    with running_payments(tmp_path / "paid.jsonl") as payments:
+        yield payments
 
 
 @pytest.fixture
@@ -54,15 +64,24 @@ def ledger(folder: Path) -> Counter[str]:
         return Counter(f"{outcome} {code}".strip() for outcome, code in db.execute("SELECT outcome, code FROM attempt"))
 
 
-def test_100_korean_and_english_requests_are_answered(folder: Path, sim: Sim) -> None:
+def outcomes(folder: Path) -> dict[bool, set[str]]:
+    """Outcomes of requests for money (True), and of all others."""
+    found: dict[bool, set[str]] = {True: set(), False: set()}
+    for record in records(folder / "out.jsonl"):
+        found[record["category"] == "refund"].add(record["outcome"])
+    return found
+
+
+def test_100_korean_and_english_requests_are_answered(folder: Path, sim: Sim, payments: Payments) -> None:
     write(folder / "in.jsonl", REQUESTS)
-    code, summary, told = run(folder, sim)
+    code, summary, told = run(folder, sim, SIAFU_PAYMENTS_URL=payments.url)
     assert code == 0, told
     assert (summary["finished"], summary["failed"], summary["left"]) == (100, 0, 0)
     assert summary["calls"] == sim.stats()["requests"]
     out = {record["id"]: record for record in records(folder / "out.jsonl")}
     assert len(out) == 100
-    assert {(record["status"], record["outcome"]) for record in out.values()} == {("ok", "answered")}
+    assert {record["status"] for record in out.values()} == {"ok"}
+    assert outcomes(folder) == {True: {"answered", "pending_approval", "refused"}, False: {"answered"}}
     right = sum(out[request.id]["category"] == intended(request.text) for request in REQUESTS)
     assert right >= 90
     for request in REQUESTS:
@@ -74,9 +93,25 @@ def test_100_korean_and_english_requests_are_answered(folder: Path, sim: Sim) ->
         assert korean == (request.lang == "ko")
     assert sum(record["usd"] for record in out.values()) == pytest.approx(summary["usd"], rel=1e-6)
 
-    code, again, told = run(folder, sim)
+    # What the records say was paid is what was paid, to the cent; every complaint has reached a person.
+    paid = [refund for record in out.values() for refund in record["refunds"] if refund["state"] == "paid"]
+    effects = payments.effects()
+    assert paid
+    assert Counter((refund["amount_minor"], refund["currency"]) for refund in paid) == Counter(
+        (effect["amount"], effect["currency"]) for effect in effects
+    )
+    assert payments.stats()["duplicates"] == 0
+    tickets = [record["ticket"] for record in out.values() if record["category"] == "complaint"]
+    assert None not in tickets
+    assert len(set(tickets)) == len(tickets) > 5
+
+    code, again, told = run(folder, sim, SIAFU_PAYMENTS_URL=payments.url)
     assert code == 0, told
     assert again["calls"] == summary["calls"] == sim.stats()["requests"]  # nothing was asked again
+    # Started over, everything is asked again, and nothing is paid or handed over again.
+    code, again, told = run(folder, sim, "--fresh", SIAFU_PAYMENTS_URL=payments.url)
+    assert (code, again["finished"]) == (0, 100), told
+    assert payments.effects() == effects
 
 
 def test_lines_that_cannot_be_used_are_records_too(folder: Path, sim: Sim) -> None:
@@ -181,8 +216,8 @@ def test_a_shop_that_is_killed_is_started_again(folder: Path, sim: Sim) -> None:
         process.wait()
     assert process.returncode == 0, told
     assert json.loads(out)["finished"] == 100
-    found = Counter(record["outcome"] for record in records(folder / "out.jsonl"))
-    assert found["answered"] == 100, found
+    # Without a payment provider no money is paid back; everything else is answered.
+    assert outcomes(folder) == {True: {"refused"}, False: {"answered"}}
     until(lambda: not processes(where), "a shop has outlived its client")
 
 
@@ -197,7 +232,8 @@ def test_ask_shows_every_step_and_json_shows_the_record(folder: Path, sim: Sim) 
 
     ended = siafu(folder, *question, "--json")
     record = json.loads(ended.stdout)
-    assert (record["id"], record["user_id"], record["status"], record["outcome"]) == ("ask", "kim", "ok", "answered")
+    assert (record["user_id"], record["status"], record["outcome"]) == ("kim", "ok", "answered")
+    assert record["id"].startswith("ask-")  # another one each time: it is another request
     assert (record["steps"], record["tool_calls"]) == (3, 1)
     assert ended.stderr == ""
 
@@ -205,6 +241,56 @@ def test_ask_shows_every_step_and_json_shows_the_record(folder: Path, sim: Sim) 
         folder, "support", "ask", "주문 1002 어디쯤 왔나요?", "--customer", "kim", "--base-url", sim.url, "--json"
     )
     assert json.loads(ended.stdout)["outcome"] == "needs_info"  # it is the order of somebody else
+
+
+def test_a_thread_goes_on_until_the_refund_is_made_once(folder: Path, sim: Sim, payments: Payments) -> None:
+    def ask(text: str, thread: str, customer: str = "kim", *, code: int = 0) -> Any:
+        words = ("support", "ask", text, "--customer", customer, "--thread", thread, "--base-url", sim.url, "--json")
+        ended = siafu(folder, *words, SIAFU_PAYMENTS_URL=payments.url)
+        assert ended.returncode == code, ended.stderr
+        return json.loads(ended.stdout) if code == 0 else ended.stderr
+
+    owner, order = next((customer, order) for customer, order in first_orders(products()) if refundable(order))
+    first = ask("환불해 주세요.", "대화 1", owner)
+    assert (first["category"], first["outcome"], first["refunds"]) == ("refund", "needs_info", [])
+    assert payments.effects() == []
+    second = ask(f"{order.order_id}번 주문 환불이요.", "대화 1", owner)
+    assert (second["outcome"], second["refunds"][0]["amount_minor"]) == ("answered", order.total_minor)
+    assert [effect["amount"] for effect in payments.effects()] == [order.total_minor]
+    third = ask(f"{order.order_id}번 주문 환불이요.", "대화 1", owner)  # another request, on an order with nothing left
+    assert (third["outcome"], len({first["id"], second["id"], third["id"]})) == ("refused", 3)
+    assert "another customer" in ask("뭐라고 했죠?", "대화 1", "tess", code=2)
+    assert len(payments.effects()) == 1
+
+
+@pytest.mark.kill
+def test_a_message_that_is_sent_again_after_a_crash_pays_once(folder: Path, sim: Sim, payments: Payments) -> None:
+    owner, order = next((customer, order) for customer, order in first_orders(products()) if refundable(order))
+    text = f"주문 {order.order_id} 환불해 주세요."
+    words = ("support", "ask", text, "--customer", owner, "--thread", "t", "--base-url", sim.url, "--json")
+    sim.set_faults({"kind": "hang", "times": None, "match": "refund_id"})  # the model, once it sees the refund
+    process = subprocess.Popen(
+        [sys.executable, "-m", "siafu", *words],
+        cwd=folder,
+        env=environment(SIAFU_PAYMENTS_URL=payments.url),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    until(lambda: payments.effects() or process.poll() is not None, "nothing was paid")
+    process.kill()
+    process.communicate()
+    assert process.returncode == -signal.SIGKILL, "it had ended before it was killed"
+    sim.set_faults()
+    ended = siafu(folder, *words, SIAFU_PAYMENTS_URL=payments.url)
+    assert ended.returncode == 0, ended.stderr
+    record = json.loads(ended.stdout)
+    assert (record["outcome"], record["refunds"][0]["state"]) == ("answered", "paid")
+    assert [effect["amount"] for effect in payments.effects()] == [order.total_minor]
+
+
+def refundable(order: Order) -> bool:
+    """In full, and without a person."""
+    return order.status == "paid" and order.total_minor <= CHECKED_ABOVE[order.currency]
 
 
 def test_ask_says_why_there_is_no_answer(folder: Path, sim: Sim) -> None:
@@ -278,11 +364,11 @@ def test_a_shop_over_http_is_told_who_asks(folder: Path, sim: Sim) -> None:
         assert "SIAFU_IDENTITY_KEY" in told
         code, summary, told = run(folder, sim, SIAFU_IDENTITY_KEY=key)
         assert (code, summary["finished"]) == (0, 30), told
-        assert {record["outcome"] for record in records(folder / "out.jsonl")} == {"answered"}
+        assert outcomes(folder) == {True: {"refused"}, False: {"answered"}}
         # A shop that does not believe us: customers get an answer, and nobody calls it a good one.
         code, _, told = run(folder, sim, "--fresh", "--limit", "5", SIAFU_IDENTITY_KEY="other" * 10)
         assert code == 0, told
-        assert {record["outcome"] for record in records(folder / "out.jsonl")} == {"unknown"}
+        assert not {"answered", "pending_approval"} & set().union(*outcomes(folder).values())
     finally:
         process.terminate()
         process.wait(20)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from paysim import running_payments
 from sim import Sim, running_sim
 from support.commands import Command, examples, processes, records, until, write
 
@@ -59,15 +60,29 @@ def check_nothing_lost_or_paid_twice(command: Command) -> None:
     assert (served - known).total() <= sum(command.unsettled)
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(300)
 def test_kills_of_a_support_run(tmp_path: Path, sim: Sim) -> None:
     command = support_run(tmp_path, sim)
-    die(command, random.Random(11), kills=14)
-    assert command.live() == 0
+    with running_payments(tmp_path / "paid.jsonl", slow=20) as payments:
+        command.environment = {"SIAFU_PAYMENTS_URL": payments.url}
+        die(command, random.Random(11), kills=14)
+        assert command.live() == 0
+        effects, duplicates = payments.effects(), payments.stats()["duplicates"]
     check_nothing_lost_or_paid_twice(command)
     out = records(tmp_path / "out.jsonl")
     assert Counter(record["id"] for record in out) == Counter(request.id for request in REQUESTS)
-    assert {(record["status"], record["outcome"]) for record in out} == {("ok", "answered")}
+    assert {record["status"] for record in out} == {"ok"}
+    assert {record["outcome"] for record in out if record["category"] != "refund"} == {"answered"}
+    # Every complaint has one ticket, and every refund that a record tells of was paid, once.
+    tickets = Counter(record["ticket"] for record in out if record["category"] == "complaint")
+    assert None not in tickets
+    assert set(tickets.values()) == {1}
+    assert duplicates == 0
+    paid = Counter(
+        refund["amount_minor"] for record in out for refund in record["refunds"] if refund["state"] == "paid"
+    )
+    assert paid
+    assert not paid - Counter(effect["amount"] for effect in effects)
     # The records hold each call once, whatever had to be asked again.
     usage = {r["sha256"]: r["usage"] for r in sim.requests() if r["usage"]}
     assert sum(record["tokens"]["input"] for record in out) == sum(u["prompt_tokens"] for u in usage.values())

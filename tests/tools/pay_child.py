@@ -33,9 +33,7 @@ async def work(item: dict[str, Any], ctx: TaskContext) -> str:
 async def main(folder: Path, rule: EffectRule, journal: str, *wishes: str) -> None:
     database = Database(folder / "effects.db", MIGRATIONS, what="the test's effects", schema="effects")
     server = McpTools(McpServer(name="cash", command=sys.executable, args=(str(CASHIER), str(folder), *wishes)))
-    tools = Effects(
-        server, {"cash.pay": rule}, EffectStore(database), clock=SystemClock(), owner=f"test:{os.getpid()}"
-    )
+    tools = Effects(server, {"cash.pay": rule}, EffectStore(database), clock=SystemClock(), owner=f"test:{os.getpid()}")
     items = [{"order_id": "1001", "amount": 700}]
     run = siafu.map(
         work,

@@ -263,8 +263,8 @@ async def test_what_another_call_is_doing_just_now_is_waited_for(desk: Open, hon
 
 async def test_sec18_above_the_limit_a_person_decides_on_exactly_this(desk: Open) -> None:
     cash = desk(key="request", approval={"argument": "amount", "above": 1000})
-    for arguments in ({"amount": 1001}, {"amount": 1001}):
-        assert (await cash.pay(**arguments)).code == "pending_approval"
+    for _ in range(2):
+        assert (await cash.pay(amount=1001)).code == "pending_approval"
     (approval,) = await cash.people.approvals("pending")
     assert approval.arguments == '{"amount":1001,"order_id":"1001"}' and approval.requester == "kim"
     await cash.people.decide(approval.id, approve=True, by="lee")
@@ -308,6 +308,17 @@ async def test_sec12_a_tool_that_changed_is_gone_until_a_person_accepts_it(
     assert not (await cash.pay("#1")).is_error
     assert (await desk().pay("#2")).code == "tool_changed"  # and the old one is another one now
     assert len(cash.paid) == 2
+
+
+async def test_a_server_of_our_own_changes_with_us(desk: Open) -> None:
+    first, second = desk(), desk("changed")
+    for n, cash in enumerate((first, second)):
+        rules = {"cash.pay": EffectRule()}
+        tools = Effects(cash.server, rules, cash.store, clock=SystemClock(), owner="me:1", ours=True)
+        context = CallContext(run="r", task="t", step=f"#{n}")
+        assert not (await tools.call("pay", {}, context)).is_error
+        assert "pay" in [tool.name for tool in await tools.list()]
+    assert len(first.paid) == 2
 
 
 async def test_a_rule_for_a_tool_that_is_not_there_stops_everything(desk: Open) -> None:

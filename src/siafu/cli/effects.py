@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from difflib import get_close_matches
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 app = typer.Typer(
-    help="Tools under the effect contract: what they did, once each; what only a person can tell; what is switched off.",
+    help="Tools under the effect contract: what they did, what only a person can tell, what is switched off.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
@@ -240,7 +241,16 @@ def _switch(
     if (tool is None) != everything:
         raise InputError("name a tool, or --all for every one")
     who, name = person(by), tool or ""
-    changed = _with(config, lambda people: people.switch(name, tenant, on=on, by=who, reason=reason))
+
+    async def switch(people: EffectPeople) -> tuple[bool, list[str]]:
+        changed = await people.switch(name, tenant, on=on, by=who, reason=reason)
+        return changed, [each.tool for each in await people.tools()]
+
+    changed, known = _with(config, switch)
+    if tool and tool not in known:
+        near = get_close_matches(tool, known, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"there are: {', '.join(known) or 'none'}"
+        typer.echo(f"siafu: no tool of that name has been used here; {printable(hint)}", err=True)
     state = "on" if on else "off"
     typer.echo(f"{printable(tool or 'every tool')} is {state}" + ("" if changed else f", as it was {state} before"))
 

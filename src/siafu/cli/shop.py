@@ -100,7 +100,7 @@ def serve(
         if transport is Transport.stdio:
             asyncio.run(_stdio(shop, provider, parent_pid))
         else:
-            asyncio.run(_http(shop, provider, (key, host, port, allow_host), ready_file, parent_pid))
+            asyncio.run(_http(shop, provider, key, (host, port), allow_host, ready_file, parent_pid))
 
 
 @contextlib.asynccontextmanager
@@ -125,15 +125,16 @@ async def _stdio(shop: Shop, provider: HttpPayments | None, parent_pid: int | No
 async def _http(
     shop: Shop,
     provider: HttpPayments | None,
-    where: tuple[Secret | None, str, int, Sequence[str]],
+    key: Secret | None,
+    where: tuple[str, int],
+    allowed_hosts: Sequence[str],
     ready_file: Path | None,
     parent_pid: int | None,
 ) -> None:
     from siafu.apps.support.shop.over_http import address, bind, serve_http
     from siafu.pace.clock import SystemClock
 
-    key, host, port, allowed_hosts = where
-    listening = bind(host, port)
+    listening = bind(*where)
     url = address(listening)
 
     def ready() -> None:

@@ -13,6 +13,7 @@ from siafu.errors import ConfigError, InputError
 
 if TYPE_CHECKING:
     from siafu.apps.support.shop.brakes import Unit
+    from siafu.apps.support.shop.database import ShopDatabase
 
 app = typer.Typer(rich_markup_mode=None)
 Tool = typer.Argument(..., help="The tool's name, or '*' for every tool.")
@@ -95,19 +96,8 @@ Examples:
 )
 def switches(database: str | None = Where, as_json: bool = AsJson) -> None:
     """List what was switched on and off, and the limits on a day with what today has used of them."""
-    from siafu.apps.support.shop import brakes
-
     with contextlib.closing(open_shop(database)) as shop:
-        found, limits = shop.transact(brakes.switches), shop.transact(brakes.caps)
-    if as_json:
-        return print_json([{"switches": found, "caps": limits}])
-    rows = [(s.tool, s.tenant_id, s.state, s.by_whom, time_text(s.at), s.reason) for s in found]
-    print_table(("tool", "tenant", "is", "by", "since", "reason"), rows)
-    print_table(
-        ("tool", "tenant", "unit", "most a day", "used today"),
-        [(cap.tool, cap.tenant_id, cap.unit, f"{cap.most:,}", f"{cap.used:,}") for cap in limits],
-    )
-    return None
+        _show(shop, as_json)
 
 
 @app.command(
@@ -123,9 +113,10 @@ def off(
     reason: str = Reason,
     by: str | None = By,
     database: str | None = Where,
+    as_json: bool = AsJson,
 ) -> None:
     """Switch a tool off, in every server that uses this database, from the next call on."""
-    _switch("off", tool, tenant, reason, by, database)
+    _switch("off", tool, tenant, reason, by, (database, as_json))
 
 
 @app.command(
@@ -141,9 +132,10 @@ def on(
     reason: str = Reason,
     by: str | None = By,
     database: str | None = Where,
+    as_json: bool = AsJson,
 ) -> None:
     """Switch a tool on again, for the same tool and tenant as it was switched off for."""
-    _switch("on", tool, tenant, reason, by, database)
+    _switch("on", tool, tenant, reason, by, (database, as_json))
 
 
 @app.command(
@@ -160,6 +152,7 @@ def cap(
     most: str = typer.Argument(..., help="At most so much a day (UTC); none = no limit."),
     tenant: str = Tenant,
     database: str | None = Where,
+    as_json: bool = AsJson,
 ) -> None:
     """Limit what a tool may bring about in a day, counted from when the limit is set."""
     from siafu.apps.support.shop import brakes
@@ -173,20 +166,34 @@ def cap(
     amount = None if most == "none" else int(most)
     with contextlib.closing(open_shop(database)) as shop:
         shop.transact(lambda tx: brakes.cap(tx, tool, tenant, kind, amount))
+        _show(shop, as_json)
 
 
 def _switch(
-    state: Literal["on", "off"], tool: str, tenant: str, reason: str, by: str | None, database: str | None
+    state: Literal["on", "off"], tool: str, tenant: str, reason: str, by: str | None, shown: tuple[str | None, bool]
 ) -> None:
     from siafu.apps.support.shop import brakes
     from siafu.apps.support.shop.tools import TOOLS
 
     if tool != brakes.EVERY and tool not in TOOLS:
         raise ConfigError(f"the shop has no tool {tool[:64]!r}; it has {', '.join(TOOLS)}")
+    database, as_json = shown
     who = by or getpass.getuser()
     with contextlib.closing(open_shop(database)) as shop:
         shop.transact(lambda tx: brakes.switch(tx, state, tool, tenant, by=who, reason=reason))
-        now = shop.transact(brakes.switches)
-    if state == "on" and (other := [s for s in now if s.state == "off" and s.tool in (tool, brakes.EVERY)]):
-        left = ", ".join(f"{s.tool} for {s.tenant_id or 'no tenant'}" for s in other)
-        typer.echo(f"siafu shop: still switched off: {left}", err=True)
+        _show(shop, as_json)
+
+
+def _show(shop: ShopDatabase, as_json: bool) -> None:
+    """What stops a tool now."""
+    from siafu.apps.support.shop import brakes
+
+    found, limits = shop.transact(brakes.switches), shop.transact(brakes.caps)
+    if as_json:
+        return print_json({"switches": found, "caps": limits})
+    rows = [(s.tool, s.tenant_id, s.state, s.by_whom, time_text(s.at), s.reason) for s in found]
+    print_table(("tool", "tenant", "is", "by", "since", "reason"), rows)
+    return print_table(
+        ("tool", "tenant", "unit", "most a day", "used today"),
+        [(cap.tool, cap.tenant_id, cap.unit, f"{cap.most:,}", f"{cap.used:,}") for cap in limits],
+    )

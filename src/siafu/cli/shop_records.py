@@ -42,8 +42,8 @@ def time_text(at: float) -> str:
     return datetime.datetime.fromtimestamp(at, tz=datetime.UTC).isoformat(" ", "seconds").removesuffix("+00:00") + "Z"
 
 
-def print_json(values: Sequence[Any]) -> None:
-    typer.echo(msgspec.json.format(msgspec.json.encode(values), indent=2).decode())
+def print_json(value: Any) -> None:
+    typer.echo(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

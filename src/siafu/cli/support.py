@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import typer
 
 if TYPE_CHECKING:
@@ -16,13 +18,13 @@ if TYPE_CHECKING:
     from siafu.apps.support.routes import Tier
     from siafu.apps.support.swarm import StepListener, Support
     from siafu.cli.progress import Progress
-    from siafu.config.assembly import House
+    from siafu.config.assembly import House, Plan
     from siafu.config.settings import Settings
     from siafu.swarm.results import MapResult
 
 app = typer.Typer(
-    help="Answer customers of an online shop: a strong model sorts each request, cheap agents look things up over MCP "
-    "and answer, each with its own context and only its role's tools.",
+    help="Answer customers of an online shop: a strong model sorts each request, cheap agents look things up and "
+    "refund over MCP, and answer, each with its own context and only its role's tools.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
@@ -98,8 +100,7 @@ def run(
     from siafu.apps.support.requests import Answer
     from siafu.border.money import parse_usd
     from siafu.cli.filerun import parse_duration, run_file
-    from siafu.config.assembly import Plan, opened
-    from siafu.config.servers import support_desk
+    from siafu.config.assembly import Plan
     from siafu.swarm.options import MapOptions
 
     settings = _settings(config, base_url, strong, cheap, concurrency=concurrency, rpm=rpm)
@@ -107,37 +108,25 @@ def run(
     budget_pico = None if budget is None else parse_usd(budget)
     job = SupportJob(_support(settings))
 
-    @contextlib.asynccontextmanager
-    async def open_house(progress: Progress) -> AsyncIterator[House]:
-        async with support_desk(settings, database=database) as desk:
-            await job.ready(desk.tools, desk.identity_key)
-            plan = Plan(
-                run=where.run,
-                journal=where.journal,
-                budget_pico=budget_pico,
-                allow_unpriced=allow_unpriced,
-                tools=desk.tools,
-                denied=desk.denied,
-                observer=progress,
-                notice=progress.note,
-            )
-            async with opened(settings, plan) as house:
-                yield house
+    def open_house(progress: Progress) -> AbstractAsyncContextManager[House]:
+        plan = Plan(
+            run=where.run,
+            journal=where.journal,
+            budget_pico=budget_pico,
+            allow_unpriced=allow_unpriced,
+            observer=progress,
+            notice=progress.note,
+        )
+        return _opened(settings, job, plan, database)
 
-    run_file(
-        job,
-        where,
-        FileOptions(strict=strict, retry_failed=retry_failed, fresh=fresh, limit=limit),
-        MapOptions(
-            concurrency=settings.limits.concurrency,
-            user=lambda task: task.item.customer,
-            value_type=Answer,
-            wait_approvals=None if wait_approvals is None else parse_duration(wait_approvals),
-        ),
-        open_house,
-        quiet=quiet,
-        as_json=json,
+    files = FileOptions(strict=strict, retry_failed=retry_failed, fresh=fresh, limit=limit)
+    options = MapOptions(
+        concurrency=settings.limits.concurrency,
+        user=lambda task: task.item.customer,
+        value_type=Answer,
+        wait_approvals=None if wait_approvals is None else parse_duration(wait_approvals),
     )
+    run_file(job, where, files, options, open_house, quiet=quiet, as_json=json)
 
 
 @app.command(
@@ -196,12 +185,15 @@ def ask(
     from siafu.apps.support.requests import parse_request
     from siafu.cli.filerun import encode
     from siafu.cli.steps import show_answer, show_step
+    from siafu.errors import ApprovalPending
 
     settings = _settings(config, base_url, strong, cheap)
     request = parse_request({"id": f"ask-{uuid.uuid4()}", "customer": customer, "text": text})
     job = SupportJob(_support(settings, on_step=None if json else show_step))
     result = asyncio.run(_answer(settings, job, request, database, thread))
     record = job.record(result)
+    if record is None:  # a rule makes the whole request wait
+        raise ApprovalPending(result.error.message if result.error else "")
     if json:
         typer.echo(encode(record))
     elif record["error"] is not None:
@@ -232,8 +224,7 @@ async def _answer_alone(
     settings: Settings, job: SupportJob, request: CustomerRequest, database: Path | None
 ) -> MapResult:
     from siafu.apps.filerun.job import Task
-    from siafu.config.assembly import Plan, opened
-    from siafu.config.servers import support_desk
+    from siafu.config.assembly import Plan
     from siafu.swarm.map import map_items
     from siafu.swarm.options import MapOptions
     from siafu.swarm.results import MapError, MapResult
@@ -241,19 +232,29 @@ async def _answer_alone(
     async def work(task: Task, ctx: Any) -> Any:
         return await job.work(task.item, ctx)
 
+    plan = Plan(run="ask", notice=lambda text: typer.echo(f"siafu: {text}", err=True))
+    async with _opened(settings, job, plan, database) as house:
+        options = MapOptions(run="ask", concurrency=1, key=lambda task: task.key)
+        item = Task(request.id, request)
+        async with map_items(work, [item], around=house.around, store=None, options=options) as results:
+            async for result in results:
+                return result
+        end = results.summary  # it stopped: no key, no credit, ...
+        error = MapError(end.stopped, end.stop_message)
+        return MapResult(key=request.id, index=0, item=item, status="error", error=error)
+
+
+@contextlib.asynccontextmanager
+async def _opened(settings: Settings, job: SupportJob, plan: Plan, database: Path | None) -> AsyncIterator[House]:
+    """A house with the support swarm's tools, and `job` ready to use them."""
+    from siafu.config.assembly import opened
+    from siafu.config.servers import support_desk
+
     async with support_desk(settings, database=database) as desk:
         await job.ready(desk.tools, desk.identity_key)
-        told = lambda text: typer.echo(f"siafu: {text}", err=True)  # noqa: E731
-        plan = Plan(run="ask", tools=desk.tools, denied=desk.denied, notice=told)
+        plan = msgspec.structs.replace(plan, tools=desk.tools, denied=desk.denied)
         async with opened(settings, plan) as house:
-            options = MapOptions(run="ask", concurrency=1, key=lambda task: task.key)
-            item = Task(request.id, request)
-            async with map_items(work, [item], around=house.around, store=None, options=options) as results:
-                async for result in results:
-                    return result
-            end = results.summary  # it stopped: no key, no credit, ...
-            error = MapError(end.stopped, end.stop_message)
-            return MapResult(key=request.id, index=0, item=item, status="error", error=error)
+            yield house
 
 
 def _settings(

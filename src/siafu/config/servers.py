@@ -57,7 +57,8 @@ async def support_desk(settings: Settings, *, database: Path | None = None) -> A
     configured = servers(settings)
     rules = effect_rules(settings, [server.name for server in configured])
     key: Secret | None = None
-    if not configured:
+    ours = not configured
+    if ours:
         key = Secret(secrets.token_hex(32))
         configured = [example_shop(settings, key, database)]
     elif any(server.identity for server in configured):
@@ -66,10 +67,10 @@ async def support_desk(settings: Settings, *, database: Path | None = None) -> A
         store = await stack.enter_async_context(effect_store(settings))
         sets: list[ToolSet] = []
         for server in configured:
-            tools = McpTools(server, SystemClock())
+            own, clock = rules.get(server.name), SystemClock()
+            tools = McpTools(server, clock)
             stack.push_async_callback(tools.aclose)
-            own = rules.get(server.name)
-            sets.append(Effects(tools, own, store, clock=SystemClock(), owner=process_name()) if own else tools)
+            sets.append(Effects(tools, own, store, clock=clock, owner=process_name(), ours=ours) if own else tools)
         yield Desk(tools=Validated(Joined(sets)), identity_key=key, denied=partial(record_denial, store))
 
 
@@ -77,6 +78,7 @@ async def tool_rows(settings: Settings) -> list[Row]:
     """A doctor's row for each configured server; all are started, asked for their tools, and ended."""
     try:
         configured = servers(settings)
+        effect_rules(settings, [server.name for server in configured])
         if any(server.identity for server in configured):
             identity_key()
     except ConfigError as error:

@@ -129,7 +129,7 @@ class EffectPeople:
         return await self._database.run(change)
 
     async def tools(self) -> list[KnownTool]:
-        """The tools that have been used, or offered, under the contract."""
+        """The tools that have been used, or listed, under the contract."""
         return [msgspec.convert(row, KnownTool) for row in await self._rows("SELECT * FROM effect_tool ORDER BY tool")]
 
     async def accept(self, tool: str, *, by: str, definition: str | None = None) -> KnownTool:

@@ -64,7 +64,8 @@ class EffectStore:
 
     async def finish(self, effect: str, epoch: int, ending: Ending, result: str | None) -> Verdict:
         """Record how the call under `epoch` ended; `result`: the tool's answer as JSON. Returns what holds now: Kept
-        with it, or `manual_review` when nobody knows. An epoch that is over changes nothing, but what it has seen is kept in the audit.
+        with it, or `manual_review` when nobody knows. An epoch that is over changes nothing, but what it has seen is
+        kept in the audit.
 
         Raises: StoreError.
         """
@@ -158,7 +159,7 @@ def _claim(transaction: Transaction, ask: EffectAsk) -> Verdict:
     if decision == "busy":
         return Busy((effect.lease_until or at) - at)
     if decision == "keep":
-        audit(transaction, "replayed", effect, actor=ask.owner)
+        _note(transaction, "replayed", effect, ask)
         return Kept(effect.result or "")
     if decision in ("send", "look", "ask"):
         return _go(transaction, effect, ask, decision, at)
@@ -169,7 +170,7 @@ def _claim(transaction: Transaction, ask: EffectAsk) -> Verdict:
             id=effect.id, at=at,
         )  # fmt: skip
     stopped = _STOPS.get(decision) or _reused(effect)
-    audit(transaction, stopped.code, effect, actor=ask.owner)
+    _note(transaction, stopped.code, effect, ask)
     return stopped
 
 
@@ -183,7 +184,7 @@ def _go(transaction: Transaction, effect: Effect, ask: EffectAsk, decision: Deci
         effect = msgspec.structs.replace(effect, day=int(at // DAY), amount=ask.amount)
         stopped = _over_cap(transaction, effect, ask)
     if stopped is not None:
-        audit(transaction, stopped.code, effect, actor=ask.owner)
+        _note(transaction, stopped.code, effect, ask)
         return stopped
     if decision == "ask":
         return _ask_person(transaction, effect, ask, at)
@@ -195,7 +196,7 @@ def _go(transaction: Transaction, effect: Effect, ask: EffectAsk, decision: Deci
         attempts=1 if fresh else effect.attempts + 1, first_sent_at=at if fresh else effect.first_sent_at,
     )  # fmt: skip
     _save(transaction, sent, at)
-    audit(transaction, "looking" if decision == "look" else "dispatched", sent, actor=ask.owner)
+    _note(transaction, "looking" if decision == "look" else "dispatched", sent, ask)
     return Dispatch(sent.id, sent.epoch, sent.arguments, fresh, decision == "look", repeats)
 
 
@@ -214,8 +215,14 @@ def _ask_person(transaction: Transaction, effect: Effect, ask: EffectAsk, at: fl
         at=at, until=at + APPROVAL_SECONDS,
     )  # fmt: skip
     _save(transaction, effect, at)
-    audit(transaction, "approval_asked", effect, actor=ask.owner, data={"reason": ask.approval})
+    _note(transaction, "approval_asked", effect, ask, {"reason": ask.approval})
     return _STOPS["pending"]
+
+
+def _note(transaction: Transaction, kind: str, effect: Effect, ask: EffectAsk, data: Any = None) -> None:
+    """Into the audit: what was decided, for the one who asks now."""
+    labels = {name: getattr(ask, name) for name in ("run", "task", "step", "role", "customer", "arguments_sha256")}
+    audit(transaction, kind, effect, actor=ask.owner, data=data, **labels)
 
 
 def _forbidden(transaction: Transaction, ask: EffectAsk) -> Stopped | None:

@@ -23,6 +23,7 @@ from siafu.tools.toolset import Tool, ToolResult
 STEP, REQUEST = "step", "request"
 CALL_SHARE = 0.7  # of the lease: a call ends well before somebody else may take over
 MAX_AMOUNT = 10**15
+PENDING = "pending_approval"  # the code of a result that says: a person has to decide before the effect
 _SPACE = uuid.UUID("6d1f7a52-5b0e-5c1b-9d2c-0f5c2f0f3c6e")
 _REFERENCE = re.compile(r"\$(key|argument\.[\w-]+)")
 
@@ -84,7 +85,9 @@ class EffectRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     unclear: codes of the tool's errors, beside the usual ones, that leave open whether it has acted.
     unknown: after an unclear outcome "repeat" under the same key (only when it is honoured, at most for 23 hours), or
     "review": leave it to a person. None = repeat when the key is honoured. `lookup` is asked first.
-    approval: whether a person decides first. daily_calls, daily_total: a day's most, for one tenant; None = no cap.
+    approval: whether a person decides first. pending: while it is undecided, "tell" the one who asked, or let the whole
+    item "wait": it raises ApprovalPending, holds no place, and goes on when its run is started again.
+    daily_calls, daily_total: a day's most, for one tenant; None = no cap.
     lease_seconds: a call may take 0.7 of it; after it, another process may take over.
 
     Raises: ConfigError for a rule that contradicts itself.
@@ -97,6 +100,7 @@ class EffectRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     lookup: Lookup | None = None
     unknown: Literal["review", "repeat"] | None = None
     approval: Literal["never", "always"] | Above = "never"
+    pending: Literal["tell", "wait"] = "tell"
     daily_calls: int | None = None
     daily_total: Most | None = None
     lease_seconds: float = 15.0
@@ -171,7 +175,7 @@ def judged(rule: EffectRule, result: ToolResult) -> Judgement:
     if not result.is_error:
         return "succeeded"
     code = result.code if result.structured is not None else ""
-    if code == "pending_approval":
+    if code == PENDING:
         return "waiting"
     if code.lstrip("-").isdecimal():
         return "refused" if code in _PROTOCOL_REFUSALS else "unknown"

@@ -16,7 +16,15 @@ import msgspec
 
 from siafu.border.canonical import canonical, dumps, fingerprint
 from siafu.border.text import preview
-from siafu.errors import ConfigError, OutcomeUnknown, ToolArgumentsInvalid, ToolDenied, ToolFault, ToolUnavailable
+from siafu.errors import (
+    ApprovalPending,
+    ConfigError,
+    OutcomeUnknown,
+    ToolArgumentsInvalid,
+    ToolDenied,
+    ToolFault,
+    ToolUnavailable,
+)
 from siafu.observe.calls import CallContext
 from siafu.pace.clock import Clock
 from siafu.store.crash import crash_point
@@ -24,7 +32,17 @@ from siafu.store.effect_people import AGENT
 from siafu.store.effect_records import Busy, Dispatch, EffectAsk, Ending, Kept, Stopped, Verdict
 from siafu.store.effects import EffectStore
 from siafu.tools.bounds import seconds_left
-from siafu.tools.effect_rules import CALL_SHARE, IN_PROGRESS, EffectRule, amount, definition, effect_key, judged, same_effect
+from siafu.tools.effect_rules import (
+    CALL_SHARE,
+    IN_PROGRESS,
+    PENDING,
+    EffectRule,
+    amount,
+    definition,
+    effect_key,
+    judged,
+    same_effect,
+)
 from siafu.tools.toolset import Tool, ToolResult, ToolSet
 
 ATTEMPTS = 3  # calls under one claim, where a call may be repeated
@@ -46,17 +64,26 @@ class Effects:
     """The tools of `inner`; those with a rule are called under its contract and marked as guarded.
 
     rules: by `server.tool`; by the name alone for tools of no server. owner: names this process in leases and audit.
-    A tool whose definition is another than the one that was accepted is left out, and refused when it is called.
+    A tool whose definition is another than the one that was accepted is left out, and refused when it is called; unless
+    `ours`, for a server that is part of the same program and changes only with it.
     """
 
     def __init__(
-        self, inner: ToolSet, rules: Mapping[str, EffectRule], store: EffectStore, *, clock: Clock, owner: str
+        self,
+        inner: ToolSet,
+        rules: Mapping[str, EffectRule],
+        store: EffectStore,
+        *,
+        clock: Clock,
+        owner: str,
+        ours: bool = False,
     ) -> None:
         self._inner = inner
         self._rules = rules
         self._store = store
         self._clock = clock
         self._owner = owner
+        self._ours = ours
         self._seen: Sequence[Tool] | None = None
         self._contracts: dict[str, _Contract] = {}
         self._tools: tuple[Tool, ...] = ()
@@ -78,16 +105,25 @@ class Effects:
     async def call(self, name: str, arguments: Mapping[str, Any], context: CallContext) -> ToolResult:
         """Call one tool, once for all calls that ask for the same effect; later ones get the answer of the first.
 
-        Results with `is_error` that the contract gives: pending_approval, approval_denied, approval_expired, idempotency_key_reused,
-        tool_disabled, tool_changed, daily_limit, amount_needed.
+        Results with `is_error` that the contract gives: pending_approval, approval_denied, approval_expired,
+        idempotency_key_reused, tool_disabled, tool_changed, daily_limit, amount_needed.
 
-        Raises: OutcomeUnknown (it may have happened; or somebody else is still calling), StoreError, ToolFault of the
-        inner set. When cancelled, the call is given up and its outcome kept as unknown.
+        Raises: OutcomeUnknown (it may have happened; or somebody else is still calling), ApprovalPending when the rule
+        says that the item waits, StoreError, ToolFault of the inner set. When cancelled, the call is given up and its
+        outcome kept as unknown.
         """
         await self._read()
         contract = self._contracts.get(name)
         if contract is None:
             return await self._inner.call(name, arguments, context)
+        result = await self._guarded(contract, name, arguments, context)
+        if result.code == PENDING and contract.rule.pending == "wait":
+            raise ApprovalPending(f"{name} waits for a person's decision; see: siafu approvals list")
+        return result
+
+    async def _guarded(
+        self, contract: _Contract, name: str, arguments: Mapping[str, Any], context: CallContext
+    ) -> ToolResult:
         seconds_left(name, context, self._clock)
         ask = self._ask(contract, arguments, context)
         if ask is None:
@@ -115,7 +151,7 @@ class Effects:
                 hint = f"did you mean {near[0]}?" if near else f"there are: {', '.join(sorted(ids.values())) or 'none'}"
                 raise ConfigError(f"there is a rule for the effects of {name}, but no such tool; {hint}")
             self._contracts = {
-                tool.name: _Contract(ids[tool.name], rule, canonical(definition(tool)).decode())
+                tool.name: _Contract(ids[tool.name], rule, "{}" if self._ours else canonical(definition(tool)).decode())
                 for tool in found
                 if (rule := self._rules.get(ids[tool.name])) is not None
             }

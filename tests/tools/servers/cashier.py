@@ -1,9 +1,10 @@
 """An MCP server over stdio that pays: `cashier.py FOLDER [WISH ...]`.
 
 Every payment is a line in FOLDER/paid, every call one in FOLDER/calls. Wishes: `honours` (pays once a key), `claims`
-(says of itself that it only reads), `changed` (describes itself otherwise). While FOLDER/<word> exists, the next call
+(says of itself that it only reads), `changed` (says it does more). While FOLDER/<word> exists, the next call
 of `pay`: `lose` pays and ends without an answer, `fail` pays and answers an error without a code, `refuse` does not pay
-and answers one with a code, `wait` keeps it for a person, `hold` writes FOLDER/holding and pays once FOLDER/go is there.
+and answers one with a code, `wait` keeps it for a person, `hold` writes FOLDER/holding and
+pays once FOLDER/go is there.
 """
 
 from __future__ import annotations

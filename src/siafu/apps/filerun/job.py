@@ -50,7 +50,9 @@ class FileJob(Protocol):
         ...
 
     def record(self, result: MapResult) -> Any:
-        """The line to write for a result, good, bad or waiting for a person; `result.item` is the Task."""
+        """The line to write for a result, good, bad or waiting for a person; `result.item` is the Task. None = it waits
+        and nothing can be told meanwhile.
+        """
         ...
 
     def refusal(self, error: LineError) -> Any:

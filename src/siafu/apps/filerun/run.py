@@ -152,8 +152,9 @@ class _Lines:
             return  # it was told before
         record = self._ready.job.record(result)
         if waits:
-            self._waiting.add(result.key)
-            self._out.append(record)
+            if record is not None:
+                self._waiting.add(result.key)
+                self._out.append(record)
             return
         if waited:
             self._waiting.discard(result.key)

@@ -54,9 +54,11 @@ class SupportJob:
     async def work(self, item: CustomerRequest, ctx: TaskContext, /) -> Answer:
         return await self._support.work(item, ctx)
 
-    def record(self, result: MapResult) -> dict[str, Any]:
+    def record(self, result: MapResult) -> dict[str, Any] | None:
         """`result.value` is an Answer: a run with a store reads values back with `value_type=Answer`."""
         waits = result.status == "waiting"
+        if waits and result.value is None:
+            return None
         line = _line(result.key, result.item.item.customer, result.value, result, None if waits else result.error)
         return line | {"waiting": True} if waits else line
 

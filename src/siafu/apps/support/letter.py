@@ -45,12 +45,12 @@ NOT_HANDED_OVER: Say = (
 WHY: dict[str, Say] = {
     "not_refundable": ("환불 정책에 따라 환불할 수 없습니다.", "The refund policy does not allow it."),
     "exceeds_refundable": (
-        "환불할 수 있는 금액을 넘습니다.",
-        "It is more than what can still be refunded.",
+        "이미 환불했거나 환불 중인 금액을 빼면 그만큼 남아 있지 않습니다.",
+        "Beside what is refunded already or being refunded, not that much is left.",
     ),
     "declined": ("환불이 거절되었습니다.", "The refund was declined."),
-    "approval_denied": ("환불이 승인되지 않았습니다.", "The refund was not approved."),
-    "approval_expired": ("환불이 제때 승인되지 않았습니다.", "The refund was not approved in time."),
+    "approval_denied": ("담당자가 환불을 승인하지 않았습니다.", "A person decided against it."),
+    "approval_expired": ("담당자의 승인이 제때 나지 않았습니다.", "Nobody approved it in time."),
     "stale_refund_total": (
         "그사이에 이 주문의 환불 금액이 바뀌었습니다. 확인하신 뒤에 다시 요청해 주세요.",
         "What is refunded of this order has changed meanwhile. Please check it and ask again.",
@@ -67,7 +67,8 @@ WHY: dict[str, Say] = {
     ),
 }
 _LATER: Say = ("지금은 환불을 처리할 수 없습니다.", "Refunds cannot be made right now.")
-WHY |= dict.fromkeys(("tool_disabled", "payments_unavailable", "tool_denied"), _LATER)
+WHY |= dict.fromkeys(("tool_disabled", "tool_changed", "tool_denied", "payments_unavailable"), _LATER)
+WHY["amount_needed"] = WHY["amount_not_requested"]
 
 LINK_REMOVED = "[link removed]"
 _LINK = re.compile(

@@ -15,7 +15,10 @@ from siafu.tools.toolset import ToolResult
 
 # Codes of tools, beside *_not_found, that say: with what the customer told, nothing can be looked up or done.
 _LACKING = frozenset(
-    {ToolArgumentsInvalid.code, "invalid_arguments", "empty_query", "order_not_requested", "amount_not_requested"}
+    {
+        *(ToolArgumentsInvalid.code, "invalid_arguments", "empty_query"),
+        *("order_not_requested", "amount_not_requested", "amount_needed"),
+    }
 )
 # Codes of process_refund after which the money may have moved. -32603: the protocol's internal error.
 _UNSURE = frozenset(

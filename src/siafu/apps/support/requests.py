@@ -120,7 +120,8 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """What the swarm made of one request; the value that is journaled.
 
     `steps`: model calls, the sorting included. `tool_calls`: calls that ran. `flagged`: why a person should look at it
-    (classification_default: no usable category came; last_turn: a limit took the tools away); empty = nothing is odd.
+    (classification_default: no usable category came; last_turn: a limit took the tools away; stopped: a limit ended the
+    model's work after a refund was tried); empty = nothing is odd.
     `refunds`: one for each order that a refund was tried on. `ticket`: under which a person got the request.
     """
 

@@ -20,7 +20,7 @@ from siafu.apps.support.signed import Signed
 from siafu.border.canonical import fingerprint
 from siafu.border.secrets import Secret
 from siafu.border.text import preview
-from siafu.errors import ConfigError, ToolFault
+from siafu.errors import AgentStopped, ConfigError, ToolFault
 from siafu.tools.filtered import Filtered
 from siafu.tools.toolset import ToolSet
 
@@ -97,13 +97,18 @@ class Support(msgspec.Struct, frozen=True, kw_only=True):
         handed = await hand_over(ctx, bound, ticket.category, item.matter) if route.hands_over else None
         desk = ctx.child("desk", role=route.role, tools=Filtered(bound, route.tools))
         steps: list[Step] = []
-        async for step in self.agent(ticket.category, chosen).run(desk, item.messages):
-            self.on_step(item.id, step)
-            steps.append(step)
-            if isinstance(step, ToolStep):
-                bound.saw(step.result)
-        final = steps[-1]
-        assert isinstance(final, FinalStep)  # noqa: S101  AgentRun's contract
+        final = FinalStep(text="", output=None, steps=0, tool_calls=0, flagged="stopped")
+        try:
+            async for step in self.agent(ticket.category, chosen).run(desk, item.messages):
+                self.on_step(item.id, step)
+                steps.append(step)
+                if isinstance(step, ToolStep):
+                    bound.saw(step.result)
+                elif isinstance(step, FinalStep):
+                    final = step
+        except AgentStopped:
+            if not refunds(steps):  # what became of money is told also without a model's words
+                raise
         tried = refunds(steps)
         return Answer(
             outcome="unknown" if route.hands_over and handed is None else outcome(route, steps),
@@ -112,7 +117,7 @@ class Support(msgspec.Struct, frozen=True, kw_only=True):
             answer=letter(route, tried, handed, final.text, korean=item.korean),
             model_used=self.models[chosen],
             steps=ctx.spent.calls,
-            tool_calls=final.tool_calls,
+            tool_calls=sum(isinstance(step, ToolStep) for step in steps),
             flagged="classification_default" if ticket.flagged else final.flagged,
             refunds=tried,
             ticket=handed,

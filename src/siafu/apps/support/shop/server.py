@@ -88,7 +88,7 @@ class Beside(msgspec.Struct, frozen=True):
 class Told:
     """What was last said about an effect under way. Saying it never waits for who listens."""
 
-    text: str | None = None
+    text = "it is being carried out"
 
     async def __call__(self, text: str) -> None:
         self.text = text
@@ -150,7 +150,7 @@ class Shop:
     ) -> types.ListToolsResult:
         try:
             scopes = self._caller(ctx).scopes
-        except IdentityInvalid as error:
+        except (IdentityInvalid, InputError) as error:
             raise MCPError(code=types.INVALID_PARAMS, message=error.message) from None
         seen = [tool for tool in TOOLS.values() if scopes is None or tool.name in scopes]
         return types.ListToolsResult(tools=[_published(tool) for tool in seen])

@@ -135,6 +135,7 @@ class Books:
             return None
         stopped = brakes.stopped(tx, TOOL, found.tenant_id)
         if stopped is not None:
+            self._postpone(tx, found)
             return stopped
         try:
             tx.change(
@@ -144,6 +145,7 @@ class Books:
                 owner=self._owner, lease=self._lease, id=refund_id,
             )  # fmt: skip
         except Conflict:  # one_in_flight: another refund of this payment is not settled yet
+            self._postpone(tx, found)
             return None
         leased = rows.intent(tx, refund_id)
         if not approvals.use(tx, leased):
@@ -281,8 +283,8 @@ class Books:
         tx.row("SELECT 1 FROM refund_gate WHERE tenant_id = :tenant AND customer = :customer {for_update}", **who)
         found = tx.rows(
             f"""SELECT count(CASE WHEN payment_id = :payment THEN 1 END) AS on_order,
-                   ({{now}} - max(CASE WHEN payment_id = :payment AND amount_minor = :amount THEN created_at END)) / 3600
-                       AS equal_hours,
+                   ({{now}} - max(CASE WHEN payment_id = :payment AND amount_minor = :amount THEN created_at END))
+                       / 3600 AS equal_hours,
                    count(CASE WHEN created_at > {{now}} - :day THEN 1 END) AS today
                FROM refund_intent WHERE tenant_id = :tenant AND customer = :customer
                AND state NOT IN ({_NOTHING})""",  # noqa: S608 - the states are ours
@@ -337,6 +339,13 @@ class Books:
             id=found.refund_id,
         )
         rows.note(tx, found, "unknown" if attempts else "not_sent", why=end.why)
+
+    def _postpone(self, tx: Transaction, found: Intent) -> None:
+        """Let others go first, so that what cannot be carried out now does not fill the completer's rounds."""
+        tx.change(
+            "UPDATE refund_intent SET next_attempt_at = {now} + :pause WHERE refund_id = :id",
+            pause=self._lease, id=found.refund_id,
+        )  # fmt: skip
 
     def _review(self, tx: Transaction, found: Intent, why: str) -> None:
         """Left to a person; the money stays reserved."""

@@ -22,8 +22,9 @@ from siafu.errors import BoundaryError, ToolUnavailable
 MAX_ANSWER = 1 << 18  # bytes
 CONNECT_SECONDS = 5.0
 ASKING_SECONDS = 5.0  # for questions without an effect
-# 4xx that say nothing of the refund itself: it may be running, or be taken up later.
-_NOT_DEFINITE = frozenset({408, 409, 425, 429})
+# A no to this very refund, at any attempt. Other 4xx (a wrong key, too many calls, one that is still running) say
+# nothing of what became of an earlier attempt.
+_DEFINITE = frozenset({400, 402, 422})
 _NEVER_LEFT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.UnsupportedProtocol)
 T = TypeVar("T")
 
@@ -145,7 +146,7 @@ class HttpPayments:
             return (
                 paid if isinstance(paid, Paid) and _is_for(paid, call) else Unclear("the answer is not for this call")
             )
-        if 400 <= status < 500 and status not in _NOT_DEFINITE:
+        if status in _DEFINITE:
             refusal = _read(raw, _ErrorBody)
             if isinstance(refusal, _ErrorBody) and refusal.error.code != "idempotency_key_reused":
                 return Declined(preview(refusal.error.code, 60))

@@ -54,22 +54,33 @@ def compare(totals: Mapping[str, int], booked: Iterable[Booked], statement: Iter
         for payment in totals.keys() | paid_of.keys()
         if totals.get(payment, 0) != paid_of[payment]
     ]
-    for reference, refunds in by_reference.items():
-        intent, total = intents.get(reference), sum(paid.amount for paid in refunds)
-        about = {"payment": refunds[0].payment, "reference": reference, "paid_minor": total}
-        if intent is None:
-            found.append(Difference(kind="no_intent", **about))
-            continue
-        about |= {"booked_minor": intent.amount_minor, "state": intent.state}
-        if len(refunds) > 1:
-            found.append(Difference(kind="twice", **about))
-        if intent.state != "succeeded":
-            found.append(Difference(kind="not_booked", **about))
-    for intent in intents.values():
-        if intent.state == "succeeded" and intent.psp_key not in by_reference:
-            about = {"payment": intent.psp_payment_ref, "reference": intent.psp_key}
-            found.append(Difference(kind="not_made", **about, booked_minor=intent.amount_minor, state=intent.state))
+    for reference in by_reference.keys() | intents.keys():
+        refunds, intent = by_reference.get(reference, []), intents.get(reference)
+        found += [
+            Difference(
+                kind=kind,
+                payment=refunds[0].payment if refunds else intent.psp_payment_ref if intent else "",
+                reference=reference,
+                booked_minor=intent.amount_minor if intent else 0,
+                paid_minor=sum(paid.amount for paid in refunds),
+                state=intent.state if intent else None,
+            )
+            for kind in _kinds(len(refunds), intent)
+        ]
     return sorted(found, key=lambda difference: (difference.payment, difference.kind, difference.reference))
+
+
+def _kinds(refunds: int, intent: Booked | None) -> Iterable[Kind]:
+    """What is wrong with one intent that has so many refunds there."""
+    if intent is None:
+        yield "no_intent"
+        return
+    if refunds > 1:
+        yield "twice"
+    if refunds and intent.state != "succeeded":
+        yield "not_booked"
+    if not refunds and intent.state == "succeeded":
+        yield "not_made"
 
 
 async def reconcile(db: Database, psp: str, statement: Iterable[Paid]) -> list[Difference]:
