@@ -86,7 +86,7 @@ def test_outcomes(steps: list[Step], route: str, expected: str) -> None:
 
 
 REFUSED = (
-    *("exceeds_refundable", "stale_refund_total", "idempotency_key_reused", "declined", "not_refundable"),
+    *("exceeds_refundable", "stale_refund_total", "declined", "not_refundable"),
     *(
         "tool_disabled",
         "daily_limit",
@@ -99,7 +99,15 @@ REFUSED = (
 )
 STATES = {
     "pending_approval": ("pending_approval",),
-    "unknown": ("unknown_outcome", "outcome_unknown", "in_progress", "tool_timeout", "tool_unavailable", "-32603"),
+    "unknown": (
+        "idempotency_key_reused",
+        "unknown_outcome",
+        "outcome_unknown",
+        "in_progress",
+        "tool_timeout",
+        "tool_unavailable",
+        "-32603",
+    ),
     "refused": REFUSED,
     "needs_info": ("order_not_found", "order_not_requested", "amount_not_requested", "invalid_arguments"),
 }
@@ -130,10 +138,17 @@ def test_a_refund_that_was_made() -> None:
         ((None, "exceeds_refundable"), "paid"),
         (("unknown_outcome", "idempotency_key_reused"), "unknown"),
         (("pending_approval", "exceeds_refundable"), "pending_approval"),
+        (("pending_approval", "idempotency_key_reused"), "pending_approval"),
+        ((None, "idempotency_key_reused"), "paid"),
+        (("amount_not_requested", "idempotency_key_reused"), "unknown"),  # of an earlier life of this request
         (("amount_not_requested", "declined"), "refused"),
+        (("in_progress", "declined"), "refused"),
+        (("declined", "tool_timeout"), "unknown"),
+        (("unknown_outcome", "daily_limit"), "unknown"),
+        (("unknown_outcome", None), "paid"),
     ],
 )
-def test_of_several_tries_on_one_order_the_one_counts_after_which_most_may_have_happened(
+def test_of_several_tries_on_one_order_the_one_counts_that_says_most_about_the_money(
     codes: tuple[str | None, ...], state: str
 ) -> None:
     found = refunds([*(refund(code) for code in codes), refund("pending_approval", order="1002")])

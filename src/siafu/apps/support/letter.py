@@ -55,10 +55,6 @@ WHY: dict[str, Say] = {
         "그사이에 이 주문의 환불 금액이 바뀌었습니다. 확인하신 뒤에 다시 요청해 주세요.",
         "What is refunded of this order has changed meanwhile. Please check it and ask again.",
     ),
-    "idempotency_key_reused": (
-        "이번 문의에는 이미 다른 금액의 환불 요청이 있습니다.",
-        "This message has led to a refund of another amount already.",
-    ),
     "daily_limit": ("하루 환불 한도를 넘었습니다.", "It is more than can be refunded in one day."),
     "order_not_found": ("주문번호를 확인해 주세요.", "Please check the order number."),
     "amount_not_requested": (

@@ -20,16 +20,20 @@ _LACKING = frozenset(
         *("order_not_requested", "amount_not_requested", "amount_needed"),
     }
 )
+REUSED = "idempotency_key_reused"  # the request has its refund already, with other values
 # Codes of process_refund after which the money may have moved. -32603: the protocol's internal error.
 _UNSURE = frozenset(
     {
+        REUSED,
         *(OutcomeUnknown.code, ToolTimeout.code, ToolUnavailable.code),
         *("", "unknown_outcome", "in_progress", "shop_unavailable", "-32603"),
     }
 )
 _PAID = ("refunded", "succeeded")
-# Of several tries on one order the first of these counts: after it the most may have happened.
-_OF_TRIES: tuple[RefundState, ...] = ("paid", "unknown", "pending_approval", "refused", "needs_info")
+# Of several tries on one order the one that stands first here counts, and of equals the last one: money that was paid,
+# then what was decided or left open about a refund that was begun, then what came to nothing before one was.
+_STATES: dict[RefundState, int] = {"paid": 0, "unknown": 1, "pending_approval": 1, "refused": 3, "needs_info": 4}
+_CODES = {"declined": 1, REUSED: 2}
 # Of several orders the first of these counts: what is not settled, before what is.
 _OF_ORDERS: tuple[RefundState, ...] = ("unknown", "pending_approval", "paid", "refused", "needs_info")
 
@@ -41,7 +45,7 @@ def refunds(steps: Iterable[Step]) -> tuple[Refund, ...]:
         if isinstance(step, ToolStep) and step.call.name == REFUND:
             tried = _refund(step)
             known = found.get(tried.order_id)
-            if known is None or _OF_TRIES.index(tried.state) < _OF_TRIES.index(known.state):
+            if known is None or _place(tried) <= _place(known):
                 found[tried.order_id] = tried
     return tuple(found.values())
 
@@ -64,6 +68,10 @@ def outcome(route: Route, steps: Sequence[Step]) -> Outcome:
     if "failed" in came:
         return "unknown"
     return "needs_info" if route.looks_up else "answered"
+
+
+def _place(tried: Refund) -> int:
+    return _CODES.get(tried.code, _STATES[tried.state])
 
 
 def _refund(step: ToolStep) -> Refund:
