@@ -174,7 +174,7 @@ async def test_an_approval_ends_whether_it_was_given_or_not(house: House, decide
     if decided:
         await house.people.decide(approval.id, approve=True, by="lee")
     house.lapse(APPROVAL_SECONDS, "expires_at", "effect_approval")
-    with pytest.raises(InputError, match="expired|decided"):
+    with pytest.raises(InputError, match=r"expired|decided"):
         await house.people.decide(approval.id, approve=True, by="lee")
     for _ in range(2):  # for good: whoever still wants it asks in a new request
         assert code(await house.store.claim(given)) == "approval_expired"

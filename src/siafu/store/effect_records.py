@@ -136,8 +136,8 @@ class Busy(msgspec.Struct, frozen=True):
 
 
 class Stopped(msgspec.Struct, frozen=True):
-    """Nothing may be sent. `code`: pending_approval, approval_denied, approval_expired, manual_review, idempotency_key_reused,
-    tool_disabled, tool_changed or daily_limit.
+    """Nothing may be sent. `code`: pending_approval, approval_denied, approval_expired, manual_review,
+    idempotency_key_reused, tool_disabled, tool_changed or daily_limit.
     """
 
     code: str
@@ -185,8 +185,8 @@ def repeatable(effect: Effect, ask: EffectAsk, now: float) -> bool:
 def _approved(effect: Effect, approval: Approval | None) -> Decision:
     if approval is None or approval.state == "used":
         return "ask"
-    if approval.state in ("denied", "expired"):
-        return "denied" if approval.state == "denied" else "expired"
+    if approval.state == "denied" or approval.state == "expired":
+        return approval.state
     if approval.state == "pending":
         return "pending"
     return "send" if approval.arguments_sha256 == effect.arguments_sha256 else "ask"
