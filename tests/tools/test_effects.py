@@ -237,7 +237,8 @@ async def test_an_exception_of_a_function_is_no_refusal(desk: Open) -> None:
 
 @pytest.mark.parametrize("honours", [True, False])
 async def test_what_another_call_is_doing_just_now_is_waited_for(desk: Open, honours: bool) -> None:
-    busy = ToolResult(text="", structured={"code": "in_progress", "retry_after_ms": 1}, is_error=True, code="in_progress")
+    told = {"code": "in_progress", "retry_after_ms": 1}
+    busy = ToolResult(text="", structured=told, is_error=True, code="in_progress")
     answers = [busy] * 4 + [ToolResult(text="paid")]
 
     class Inner(Functions):
