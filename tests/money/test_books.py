@@ -9,7 +9,7 @@ import pytest
 
 from siafu.apps.support.shop import brakes
 from siafu.apps.support.shop.money import rows
-from siafu.apps.support.shop.money.books import Again, Books, End, Review, Terms
+from siafu.apps.support.shop.money.books import Again, Books, End, Review, Terms, call_of
 from siafu.apps.support.shop.money.payments import Declined, Paid
 from siafu.apps.support.shop.money.policy import NO_RULES
 from siafu.apps.support.shop.money.records import Intent
@@ -50,6 +50,13 @@ def test_what_an_old_lease_learned_is_not_kept(db: Database, late: End) -> None:
     assert not settled(db, new, PAID)
     assert (states(db), books(db)) == ({"succeeded": 1}, (3_000, 0))
     assert events(db) == ["claimed", "dispatching", "dispatching", "fenced", "succeeded", "fenced"]
+
+
+def test_every_attempt_sends_the_same_call(db: Database) -> None:
+    """Providers refuse a key that comes back with another body."""
+    first = taken(db, claimed(db))
+    let_time_pass(db)
+    assert call_of(taken(db, first)) == call_of(first)
 
 
 def test_one_lease_at_a_time_and_only_on_what_was_seen(db: Database) -> None:

@@ -38,7 +38,7 @@ async def test_one_refund(db: Database) -> None:
     assert books(db) == (3_000, 0)
     assert bank.total == 3_000
     assert bank.calls[0].payment == "pay_1001"
-    assert bank.calls[0].metadata == {"refund_id": outcome.refund_id, "epoch": 1}
+    assert bank.calls[0].metadata == {"refund_id": outcome.refund_id}
     assert events(db) == ["claimed", "dispatching", "succeeded"]
 
 

@@ -40,7 +40,7 @@ async def client(sim: Payments) -> AsyncIterator[HttpPayments]:
 
 
 def call(key: str, amount: int = 700) -> Call:
-    return Call(key=key, payment="가게:pay_1", amount=amount, currency="KRW", metadata={"refund_id": key, "epoch": 1})
+    return Call(key=key, payment="가게:pay_1", amount=amount, currency="KRW", metadata={"refund_id": key})
 
 
 async def test_a_refund_and_its_repetition(sim: Payments, client: HttpPayments) -> None:

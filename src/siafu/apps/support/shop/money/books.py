@@ -75,13 +75,13 @@ def payment_of(order: Order) -> str:
 
 
 def call_of(found: Intent) -> Call:
-    """The call that carries out a refund: the same at every attempt, but for what it says about the attempt."""
+    """The call that carries out a refund: the same at every attempt, as providers refuse a key with another body."""
     return Call(
         key=found.psp_key,
         payment=found.psp_payment_ref,
         amount=found.amount_minor,
         currency=found.currency,
-        metadata={"refund_id": found.refund_id, "epoch": found.lease_epoch},
+        metadata={"refund_id": found.refund_id},
     )
 
 
