@@ -115,13 +115,13 @@ async def test_a_tool_is_switched_off_and_on(house: House) -> None:
     assert "shop.refund is off" in run(effects, "off", "shop.refund", "--reason", "사고", "--as", "lee")
     assert "사고" in run(effects, "tools")
     assert not isinstance(await house.store.claim(ask("k2")), Dispatch)
-    run(effects, "on", "shop.refund", "--as", "lee")
+    assert rows(effects, "on", "shop.refund", "--as", "lee") == []
     assert isinstance(await house.store.claim(ask("k2")), Dispatch)
     with pytest.raises(InputError, match="--all"):
         run(effects, "off")
     with pytest.raises(InputError, match="--all"):
         run(effects, "off", "shop.refund", "--all")
-    run(effects, "off", "--all", "--as", "lee")
+    assert [each["person"] for each in rows(effects, "off", "--all", "--as", "lee")] == ["lee"]
     assert not isinstance(await house.store.claim(ask("k3", tool="any.other")), Dispatch)
 
 
@@ -140,5 +140,6 @@ async def test_a_changed_tool_is_seen_before_it_is_accepted(house: House) -> Non
     done = invoked(effects, "accept", "shop.refund", "--as", "lee", input="n\n")
     assert done.exit_code == 1 and changed in done.stdout
     assert (await house.people.tools())[0].offered == changed
-    assert changed in run(effects, "accept", "shop.refund", "--yes", "--as", "lee")
+    (accepted,) = rows(effects, "accept", "shop.refund", "--yes", "--as", "lee")
+    assert (accepted["definition"], accepted["person"]) == (changed, "lee")
     assert isinstance(await house.store.claim(ask("k2", definition=changed)), Dispatch)

@@ -31,8 +31,8 @@ Examples:
   siafu approvals show 5f1c            exactly what would be done
   siafu approvals approve 5f1c --note "called the customer"
 \b
-A decision binds the exact arguments, holds once and not for ever, and is never
-made by who asked.
+A decision binds the exact arguments, holds once and not for ever, and is
+never made by who asked.
 """,
 )
 
@@ -79,7 +79,15 @@ def list_(
     if as_json:
         return print_json([_record(desk, each) for desk, each in shown])
     rows = [
-        (each.id, desk, each.tool, each.requester, preview(each.arguments, 60), each.state, time_text(each.expires_at))
+        (
+            each.id[:11],
+            desk,
+            each.tool,
+            each.requester,
+            preview(each.arguments, 60),
+            each.state,
+            time_text(each.expires_at),
+        )
         for desk, each in shown
     ]
     return print_table(("id", "where", "tool", "asked by", "arguments", "state", "until"), rows)

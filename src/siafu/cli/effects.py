@@ -62,12 +62,12 @@ Examples:
   siafu effects list
   siafu effects list --state manual_review --json
 \b
-dispatching (interrupted): the process ended during the call; the next run with
-the same key, or `siafu effects resolve`, settles it.
+dispatching (interrupted): the process ended during the call; the next run
+with the same key, or `siafu effects resolve`, settles it.
 """,
 )
 def list_(
-    state: State | None = typer.Option(None, help="Only those in this state."),
+    state: State | None = typer.Option(None, metavar="STATE", help=f"Only those in one of: {', '.join(State)}."),
     limit: int = typer.Option(1000, min=1, max=1_000_000, help="At most so many, the newest."),
     config: Path | None = Config,
     as_json: bool = AsJson,
@@ -77,7 +77,7 @@ def list_(
     if as_json:
         return print_json(found)
     rows = [
-        (each.id, each.tool, _state(each), each.customer, preview(each.arguments, 60), time_text(each.updated_at))
+        (each.id[:8], each.tool, _state(each), each.customer, preview(each.arguments, 60), time_text(each.updated_at))
         for each in found
     ]
     return print_table(("id", "tool", "state", "for", "arguments", "since"), rows)
@@ -159,9 +159,10 @@ def off(
     reason: str = typer.Option("", help="Why, for those who read it later."),
     by: str | None = As,
     config: Path | None = Config,
+    as_json: bool = AsJson,
 ) -> None:
     """Switch a tool off for every process on this database: from now on nothing new is sent."""
-    _switch(tool, everything, tenant, False, reason, by, config)
+    _switch(tool, everything, tenant, False, reason, person(by), config, as_json)
 
 
 @app.command(
@@ -178,9 +179,10 @@ def on(
     reason: str = typer.Option("", help="Why, for those who read it later."),
     by: str | None = As,
     config: Path | None = Config,
+    as_json: bool = AsJson,
 ) -> None:
     """Switch a tool on again, for the same tool and tenant as it was switched off for."""
-    _switch(tool, everything, tenant, True, reason, by, config)
+    _switch(tool, everything, tenant, True, reason, person(by), config, as_json)
 
 
 @app.command(
@@ -223,36 +225,48 @@ def accept(
     yes: bool = typer.Option(False, "--yes", "-y", help="Do not ask."),
     by: str | None = As,
     config: Path | None = Config,
+    as_json: bool = AsJson,
 ) -> None:
     """Let a tool whose server has changed its definition be used again, after seeing both."""
     who = person(by)
     known = next((each for each in _with(config, lambda people: people.tools()) if each.tool == tool), None)
     if known is None or known.offered is None:
         raise InputError(f"{preview(tool, 100)} has no change to accept; see: siafu effects tools")
-    typer.echo(f"accepted: {printable(known.definition)}\nnow:      {printable(known.offered)}")
+    typer.echo(f"accepted: {printable(known.definition)}\nnow:      {printable(known.offered)}", err=as_json)
     if not yes:
-        typer.confirm("Use it as it is now?", abort=True)
-    _with(config, lambda people: people.accept(tool, by=who, definition=known.offered))
+        typer.confirm("Use it as it is now?", abort=True, err=as_json)
+    accepted = _with(config, lambda people: people.accept(tool, by=who, definition=known.offered))
+    if as_json:
+        print_json([accepted])
 
 
 def _switch(
-    tool: str | None, everything: bool, tenant: str, on: bool, reason: str, by: str | None, config: Path | None
+    tool: str | None,
+    everything: bool,
+    tenant: str,
+    on: bool,
+    reason: str,
+    who: str,
+    config: Path | None,
+    as_json: bool,
 ) -> None:
     if (tool is None) != everything:
         raise InputError("name a tool, or --all for every one")
-    who, name = person(by), tool or ""
 
-    async def switch(people: EffectPeople) -> tuple[bool, list[str]]:
-        changed = await people.switch(name, tenant, on=on, by=who, reason=reason)
-        return changed, [each.tool for each in await people.tools()]
+    async def switch(people: EffectPeople) -> tuple[bool, list[str], list[Any]]:
+        changed = await people.switch(tool or "", tenant, on=on, by=who, reason=reason)
+        return changed, [each.tool for each in await people.tools()], await people.switches()
 
-    changed, known = _with(config, switch)
+    changed, known, off = _with(config, switch)
     if tool and tool not in known:
         near = get_close_matches(tool, known, n=1)
         hint = f"did you mean {near[0]}?" if near else f"there are: {', '.join(known) or 'none'}"
         typer.echo(f"siafu: no tool of that name has been used here; {printable(hint)}", err=True)
+    if as_json:
+        return print_json(off)
     state = "on" if on else "off"
     typer.echo(f"{printable(tool or 'every tool')} is {state}" + ("" if changed else f", as it was {state} before"))
+    return None
 
 
 async def _one(people: EffectPeople, wanted: str) -> Effect:

@@ -234,7 +234,7 @@ async def _answer_alone(
 
     plan = Plan(run="ask", notice=lambda text: typer.echo(f"siafu: {text}", err=True))
     async with _opened(settings, job, plan, database) as house:
-        options = MapOptions(run="ask", concurrency=1, key=lambda task: task.key)
+        options = MapOptions(run="ask", concurrency=1, key=lambda task: task.key, user=lambda task: task.item.customer)
         item = Task(request.id, request)
         async with map_items(work, [item], around=house.around, store=None, options=options) as results:
             async for result in results:
