@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from siafu.agents.task import TaskContext
     from siafu.config.mapping import MapKeywords, map
     from siafu.errors import (
+        ApprovalPending,
         BudgetReached,
         ConfigError,
         InputError,
@@ -41,6 +42,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "Agent": "siafu.agents.agent",
     "AgentLimits": "siafu.agents.agent",
+    "ApprovalPending": "siafu.errors",
     "BudgetReached": "siafu.errors",
     "ChatAnswer": "siafu.gateway.chat",
     "ChatRequest": "siafu.gateway.chat",
@@ -72,6 +74,7 @@ _HOMES = {
 __all__ = [
     "Agent",
     "AgentLimits",
+    "ApprovalPending",
     "BudgetReached",
     "ChatAnswer",
     "ChatRequest",

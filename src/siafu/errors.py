@@ -23,13 +23,13 @@
     │   └── UnpricedModel            a USD budget is set and the model has no price; exit 2
     ├── BudgetReached                the next call could exceed the budget; exit 3
     ├── DeadlineReached              the time given to the item, run or call is over
+    ├── ApprovalPending              a person has to decide first; the item waits, neither finished nor failed
     ├── ToolFault                    a tool call did not give a result
     │   ├── ToolUnavailable          the server cannot be reached or has died
     │   ├── ToolTimeout              no answer in time
     │   ├── ToolDenied               the role may not use this tool; nothing was sent
     │   ├── ToolArgumentsInvalid     the arguments do not fit the schema; nothing was sent
     │   └── OutcomeUnknown           the call was sent, its effect is unknown; never retried blindly
-    ├── ApprovalPending              a person has to decide first; the item waits for a later run
     ├── AgentStopped                 an agent reached a limit before it answered
     │   ├── StepLimit
     │   ├── TokenLimit
@@ -187,6 +187,12 @@ class DeadlineReached(SiafuError):
     code = "deadline_reached"
 
 
+class ApprovalPending(SiafuError):
+    """Raised by work that can go on only when a person has decided. Nothing is recorded: the item runs again."""
+
+    code = "pending_approval"
+
+
 class ToolFault(SiafuError):
     """`tool`: the name as the model knows it."""
 
@@ -216,10 +222,6 @@ class ToolArgumentsInvalid(ToolFault):
 
 class OutcomeUnknown(ToolFault):
     code = "outcome_unknown"
-
-
-class ApprovalPending(SiafuError):
-    code = "approval_pending"
 
 
 class AgentStopped(SiafuError):

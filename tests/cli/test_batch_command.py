@@ -74,8 +74,7 @@ def test_a_budget_ends_the_run_and_more_of_it_goes_on(tmp_path: Path) -> None:
         (("run", "in.jsonl", "--out", "-"), "go to a file"),
         (("run", "in.jsonl", "--out", "notes.txt"), "nothing was written"),
         (("run", "in.jsonl", "--out", "out.jsonl", "--budget", "much"), "US dollars"),
-        (("run", "twice.jsonl", "--out", "out.jsonl"), "lines 1 and 2"),
-        (("check", "twice.jsonl"), "lines 1 and 2"),
+        (("run", "twice.jsonl", "--out", "out.jsonl", "--strict"), "line 2 has the id of line 1"),
         (("status", "out.jsonl"), "no run has written out.jsonl"),
         (("run", "in.jsonl"), "--out"),
     ],
@@ -100,3 +99,13 @@ def test_check_tells_what_is_in_a_file(tmp_path: Path) -> None:
     assert b"\x1b" not in ended.stdout
     assert json.loads(siafu(tmp_path, "check", "in.jsonl", "--json").stdout)["usable"] == 2
     assert [path.name for path in tmp_path.iterdir()] == ["in.jsonl"]
+
+
+def test_f47_check_tells_of_an_id_that_stands_again(tmp_path: Path) -> None:
+    (tmp_path / "in.jsonl").write_bytes(requests("a", "a", "b", "a"))
+    ended = siafu(tmp_path, "check", "in.jsonl")
+    assert ended.returncode == 1
+    told = ended.stdout.decode()
+    assert "2 of 4 lines can be run" in told
+    assert "line 2 has the id of line 1" in told
+    assert "line 4 has the id of line 1" in told

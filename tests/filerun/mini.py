@@ -51,7 +51,7 @@ class MiniJob:
     def read_back(self, line: bytes) -> Written | None:
         try:
             found = json.loads(line)
-            return Written(found["id"], found["status"] == "ok")
+            return Written(found["id"], found["status"] != "error", waits=found["status"] == "waiting")
         except (ValueError, KeyError, TypeError):
             return None
 
@@ -95,18 +95,22 @@ class Desk:
         self.where: Place = place(self.source, self.out, self.errors, folder / "home")
         self.notes = Notes()
         self.endpoint = Scripted(echo)
+        self.job = MiniJob()
 
-    def run(self, endpoint: Endpoint | None = None, *, concurrency: int = 4, **options: Any) -> Outcome:
+    def run(
+        self, endpoint: Endpoint | None = None, *, concurrency: int = 4, wait: float | None = None, **options: Any
+    ) -> Outcome:
         self.notes = Notes()
         self.endpoint = Scripted(echo)
-        with ready(MiniJob(), self.where, FileOptions(**options), self.notes) as prepared:
-            return asyncio.run(self.work(prepared, endpoint or self.endpoint, concurrency))
+        with ready(self.job, self.where, FileOptions(**options), self.notes) as prepared:
+            return asyncio.run(self.work(prepared, endpoint or self.endpoint, concurrency, wait))
 
-    async def work(self, prepared: Ready, endpoint: Endpoint, concurrency: int) -> Outcome:
+    async def work(self, prepared: Ready, endpoint: Endpoint, concurrency: int, wait: float | None = None) -> Outcome:
         store = SqliteStore(self.where.journal).run(self.where.run)
         around = Surroundings(endpoint=endpoint, clock=SystemClock())
         try:
-            return await run(prepared, around, store, MapOptions(concurrency=concurrency), self.notes)
+            options = MapOptions(concurrency=concurrency, wait_approvals=wait)
+            return await run(prepared, around, store, options, self.notes)
         finally:
             await store.aclose()
 

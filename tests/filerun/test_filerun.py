@@ -54,11 +54,24 @@ def test_strict_refuses_a_bad_line_before_anything_happens(tmp_path: Path) -> No
     assert [path.name for path in tmp_path.iterdir()] == ["in.jsonl"]
 
 
-def test_f47_duplicate_ids_are_refused_naming_both_lines(tmp_path: Path) -> None:
-    desk = Desk(tmp_path, lines("q1", "q2") + b"\n" + lines("q1"))
-    with pytest.raises(InputError, match="lines 1 and 4"):
-        desk.run()
-    assert desk.asked == []
+def test_f47_the_first_line_of_an_id_runs_and_later_ones_become_errors(tmp_path: Path) -> None:
+    other = b'{"id": "q1", "text": "other"}\n'
+    desk = Desk(tmp_path, lines("q1", "q2") + b"\n" + other + lines("q2") + other)
+    for asked in (["q1", "q2"], []):  # and once more, which adds nothing
+        outcome = desk.run()
+        assert "line 4 has the id of line 1" in desk.notes.notes[0]
+        assert (outcome.total, outcome.finished, outcome.failed, outcome.exit_code) == (5, 2, 3, 1)
+        assert desk.asked == asked
+        good, bad = desk.written()
+        assert good == ["q1", "q2"]
+        assert [why.split(";")[0] for why in bad] == [
+            "line 4 has the id of line 1",
+            "line 5 has the id of line 2",
+            "line 6 has the id of line 1",
+        ]
+    assert status(MiniJob(), desk.where).bad == 3
+    with pytest.raises(InputError, match="line 4 has the id of line 1"):
+        desk.run(strict=True)
 
 
 @pytest.mark.parametrize("data", [b"", b"\n \n", b"\xef\xbb\xbf"])

@@ -76,11 +76,14 @@ def test_100_korean_and_english_requests_are_answered(folder: Path, sim: Sim, pa
     write(folder / "in.jsonl", REQUESTS)
     code, summary, told = run(folder, sim, SIAFU_PAYMENTS_URL=payments.url)
     assert code == 0, told
-    assert (summary["finished"], summary["failed"], summary["left"]) == (100, 0, 0)
+    assert (summary["finished"] + summary["waiting"], summary["failed"], summary["left"]) == (100, 0, 0)
     assert summary["calls"] == sim.stats()["requests"]
     out = {record["id"]: record for record in records(folder / "out.jsonl")}
     assert len(out) == 100
     assert {record["status"] for record in out.values()} == {"ok"}
+    waiting = [record for record in out.values() if record.get("waiting")]
+    assert len(waiting) == summary["waiting"] > 0
+    assert {record["outcome"] for record in waiting} == {"pending_approval"}
     assert outcomes(folder) == {True: {"answered", "pending_approval", "refused"}, False: {"answered"}}
     right = sum(out[request.id]["category"] == intended(request.text) for request in REQUESTS)
     assert right >= 90
@@ -110,7 +113,7 @@ def test_100_korean_and_english_requests_are_answered(folder: Path, sim: Sim, pa
     assert again["calls"] == summary["calls"] == sim.stats()["requests"]  # nothing was asked again
     # Started over, everything is asked again, and nothing is paid or handed over again.
     code, again, told = run(folder, sim, "--fresh", SIAFU_PAYMENTS_URL=payments.url)
-    assert (code, again["finished"]) == (0, 100), told
+    assert (code, again["finished"] + again["waiting"]) == (0, 100), told
     assert payments.effects() == effects
 
 
@@ -184,6 +187,7 @@ def test_a_budget_ends_the_run_with_what_is_done_and_more_of_it_goes_on(folder: 
     assert len(records(folder / "out.jsonl")) == summary["finished"]
     code, less, told = run(folder, sim, *few, "0.001 USD")
     assert (code, less["finished"]) == (3, summary["finished"]), told
+    assert "--budget '0.0" in told.split("to go on: ")[1]  # more than both: the same would stop at once
     code, all_done, told = run(folder, sim, *few, "1 USD")
     assert (code, all_done["finished"]) == (0, 30), told
     assert all_done["usd"] > summary["usd"]

@@ -18,6 +18,7 @@ from siafu.store.records import AttemptOpened, AttemptSettled, Claimed, ItemReco
 from siafu.swarm.map import MapRun, map_items
 from siafu.swarm.options import MapOptions
 from siafu.swarm.results import MapResult
+from siafu.tools.toolset import ToolSet
 
 
 class _NoLedger:
@@ -89,12 +90,14 @@ def start(
     store: DictStore | None = None,
     events: list[Event] | None = None,
     clock: Clock | None = None,
+    tools: ToolSet | None = None,
     **options: Any,
 ) -> MapRun:
     """A map over a scripted endpoint that answers `ok`."""
     around = Surroundings(
         endpoint=endpoint or Scripted(lambda request, context: "ok"),
         clock=clock or SystemClock(),
+        tools=tools,
         defaults={"model": "small"},
         observer=events.append if events is not None else lambda event: None,
     )

@@ -235,6 +235,30 @@ async def test_an_exception_of_a_function_is_no_refusal(desk: Open) -> None:
     assert done == [1]
 
 
+@pytest.mark.parametrize("honours", [True, False])
+async def test_what_another_call_is_doing_just_now_is_waited_for(desk: Open, honours: bool) -> None:
+    told = {"code": "in_progress", "retry_after_ms": 1}
+    busy = ToolResult(text="", structured=told, is_error=True, code="in_progress")
+    answers = [busy] * 4 + [ToolResult(text="paid")]
+
+    class Inner(Functions):
+        async def call(self, name: str, arguments: Any, context: CallContext) -> ToolResult:
+            return answers.pop(0)
+
+    def act() -> None:
+        """Act."""
+
+    rules = {"act": EffectRule(honours_key=honours, lease_seconds=30)}
+    tools = Effects(Inner(act), rules, desk().store, clock=SystemClock(), owner="me:1")
+    call = tools.call("act", {}, CallContext(run="r", task="t", step="#0"))
+    if honours:
+        assert (await call).text == "paid"
+    else:  # asking once more could be acting once more
+        with pytest.raises(OutcomeUnknown):
+            await call
+        assert len(answers) == 4
+
+
 # ---- people, switches, caps, definitions --------------------------------------------------------------------------
 
 

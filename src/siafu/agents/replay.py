@@ -27,6 +27,7 @@ class Replay:
         self._journal = journal
         self._strands = Strands()
         self._new: Counter[str] = Counter()
+        self.waiting: set[str] = set()  # tools of which an effect waits for a person
         self._left = {parse(e.path, e.seq): e for e in entries}
         self._seated = set(self._left)
         self._same: dict[tuple[str, str], list[Place]] = defaultdict(list)

@@ -16,7 +16,7 @@ from siafu.agents.faults import NOT_SENT, PAUSING, freeze, thaw
 from siafu.agents.replay import EFFECTS, Replay
 from siafu.agents.strands import Place
 from siafu.border.canonical import dumps, fingerprint
-from siafu.errors import ModelError, OutcomeUnknown, ToolDenied, ToolFault
+from siafu.errors import ApprovalPending, ModelError, OutcomeUnknown, ToolDenied, ToolFault, ToolUnavailable
 from siafu.gateway.chat import ChatAnswer, ChatRequest, Message
 from siafu.gateway.endpoint import Endpoint
 from siafu.observe.calls import CallContext
@@ -27,7 +27,7 @@ from siafu.tools.toolset import Tool, ToolResult, ToolSet
 
 _chance = SystemRandom()
 _TOOL = ("tool", "fault", *EFFECTS)
-_PENDING = "pending_approval"  # the code of a result that says: a person has to decide before the effect
+_PENDING = ApprovalPending.code  # of a result, too, that says: a person has to decide before the effect
 
 
 class ModelOptions(TypedDict, total=False):
@@ -97,6 +97,11 @@ class TaskContext:
     @property
     def clock(self) -> Clock:
         return self._around.clock
+
+    @property
+    def waiting(self) -> Sequence[str]:
+        """The guarded tools whose calls in this task wait for a person's decision."""
+        return sorted(self._replay.waiting)
 
     def child(
         self, name: str, *, role: str = "", tools: ToolSet | None = None, identity: str | None = None
@@ -175,7 +180,7 @@ class TaskContext:
         OutcomeUnknown when the task has had an effect that it no longer asks for, as its prompt or code changed.
 
         A guarded tool, whose contract makes that safe, is called again under the same effect key instead: also when its
-        outcome was unclear, or waited for a person.
+        outcome was unclear, or waited for a person. A call that still waits makes the whole item wait.
 
         Raises: ToolFault.
         """
@@ -185,7 +190,8 @@ class TaskContext:
         if found is None:
             result = await self._use(name, arguments, place, asked)
         elif (key := _undecided(found)) and await self._guarded(name):
-            result = await self._do(msgspec.structs.replace(found, kind="effect"), name, arguments, key)
+            waits = found.kind == "effect"
+            result = await self._do(msgspec.structs.replace(found, kind="effect"), name, arguments, key, waits=waits)
         elif found.kind == "intent":
             raise OutcomeUnknown(
                 f"{name} was called before the last stop and its outcome is unknown; it was not called again", tool=name
@@ -221,16 +227,23 @@ class TaskContext:
             raise
         return await self._do(entry, name, arguments, key)
 
-    async def _do(self, entry: JournalEntry, name: str, arguments: Mapping[str, Any], key: str) -> ToolResult:
+    async def _do(
+        self, entry: JournalEntry, name: str, arguments: Mapping[str, Any], key: str, *, waits: bool = False
+    ) -> ToolResult:
         call = msgspec.structs.replace(self._call_at(entry), effect_key=key)
         try:
             result = await self._call_tool(name, arguments, call)
         except ToolFault as error:
+            if waits and isinstance(error, ToolUnavailable):  # nobody could be asked, so what was told still stands
+                self._replay.waiting.add(name)
+                return msgspec.json.decode(entry.outcome, type=ToolResult)
             # An effect that may have happened stays marked as such: it is told again, and never tried again.
             unclear = entry.kind == "effect" and not isinstance(error, NOT_SENT)
             await self._fail(error, msgspec.structs.replace(entry, kind="unclear" if unclear else "fault"), name, key)
             raise
         await self._replay.append(msgspec.structs.replace(entry, outcome=_marked(result, key)))
+        if key and result.code == _PENDING:
+            self._replay.waiting.add(name)
         return result
 
     async def _fail(self, error: ToolFault, entry: JournalEntry, name: str, key: str) -> None:

@@ -152,7 +152,7 @@ class BatchCheck(msgspec.Struct, frozen=True, kw_only=True):
 def check(source: Path, *, limit: int | None = None) -> BatchCheck:
     """Look at every line of `source`; no call is made and nothing is written.
 
-    Raises: InputError when two lines have the same id, or there is nothing to do; StoreError.
+    Raises: InputError when there is nothing to do; StoreError.
     """
     models: Counter[str] = Counter()
     size = 0

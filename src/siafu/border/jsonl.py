@@ -217,15 +217,22 @@ def sync_folder(folder: Path) -> None:
 
 
 def sift(path: Path, keep: Callable[[bytes], bool]) -> int:
-    """Drop the records of a mended file that `keep` refuses, and return how many; `keep` is asked in order.
+    """Drop the records of a mended file that `keep` refuses, and return how many; as `revise`."""
+    return revise(path, lambda record: record if keep(record) else None)
 
-    The file is replaced in one rename, and only when a line is dropped. A missing file is left missing.
+
+def revise(path: Path, change: Callable[[bytes], bytes | None]) -> int:
+    """Make each record of a mended file what `change` gives for it, which is asked in order; None drops the record.
+    Returns how many are no longer what they were.
+
+    The file is replaced in one rename, and only when something changes: whoever reads it sees all of the old records
+    or all of the new ones. A missing file is left missing.
 
     Raises: StoreError.
     """
     if not path.exists():
         return 0
-    dropped = 0
+    changed = 0
     path = path.resolve()  # the file behind a link is replaced, not the link
     new = path.with_name(path.name + ".new")
     with disk(path), ExitStack() as stack:
@@ -233,19 +240,19 @@ def sift(path: Path, keep: Callable[[bytes], bool]) -> int:
         out: BinaryIO | None = None
         for raw in raw_lines(file, max_line=MAX_RECORD):
             data = raw.data or b""
-            if not data.strip(_BLANK) or keep(data):
-                if out is not None:
-                    out.write(data + b"\n")
-                continue
-            dropped += 1
-            if out is None:
-                out = stack.enter_context(new.open("wb"))
-                _copy(path, out, raw.offset)
+            new_data = change(data) if data.strip(_BLANK) else data
+            if new_data != data:
+                changed += 1
+                if out is None:
+                    out = stack.enter_context(new.open("wb"))
+                    _copy(path, out, raw.offset)
+            if out is not None and new_data is not None:
+                out.write(new_data + b"\n")
         if out is not None:
             _sync(out)
             new.replace(path)
             sync_folder(path.parent)
-    return dropped
+    return changed
 
 
 def _copy(path: Path, out: BinaryIO, size: int) -> None:
@@ -267,13 +274,17 @@ class JsonlSink:
         """Raises: InputError, StoreBusy when another process writes to the file, StoreError."""
         checked_out(path)
         self.path = path
-        with disk(path):
-            self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        self._fd, self._size = self._opened()
+
+    def _opened(self) -> tuple[int, int]:
+        """The file, held, and its size."""
+        with disk(self.path):
+            fd = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
             try:
-                hold(path, self._fd)
-                self._size = os.fstat(self._fd).st_size
+                hold(self.path, fd)
+                return fd, os.fstat(fd).st_size
             except BaseException:
-                os.close(self._fd)
+                os.close(fd)
                 raise
 
     def append(self, record: Any) -> None:
@@ -293,6 +304,14 @@ class JsonlSink:
                 os.ftruncate(self._fd, self._size)
                 raise
         self._size += len(data)
+
+    def revise(self, change: Callable[[bytes], bytes | None]) -> None:
+        """Change records that were written, as `revise` does. Raises: StoreError, StoreBusy."""
+        self.sync()
+        if revise(self.path, change):
+            fd, self._size = self._opened()
+            os.close(self._fd)
+            self._fd = fd
 
     def sync(self) -> None:
         """fsync. Raises: StoreError, also when the file at the path is no longer this one."""

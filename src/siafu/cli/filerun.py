@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import shlex
 import signal
 import sys
@@ -20,15 +21,19 @@ from siafu.apps.filerun.place import STDIN, Place
 from siafu.apps.filerun.prepare import FileOptions, Ready, ready
 from siafu.apps.filerun.run import Outcome, nothing_left, run
 from siafu.apps.filerun.status import spent, status
-from siafu.border.money import json_usd, show_usd
-from siafu.border.text import printable
+from siafu.border.money import PICO, json_usd, parse_usd, show_usd, to_usd
+from siafu.border.text import preview, printable
 from siafu.cli.progress import Progress, span
 from siafu.config.assembly import House
-from siafu.errors import Interrupted
+from siafu.errors import ConfigError, Interrupted
 from siafu.store.report import Tally
 from siafu.swarm.options import MapOptions
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
+LEAST_BUDGET = PICO // 100  # less is no help: one call may cost as much
+MOST_SECONDS = 30 * 86_400.0
+_DURATION = re.compile(r"([0-9]{1,9})\s?([smhd]?)")
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 OpenHouse = Callable[[Progress], AbstractAsyncContextManager[House]]
 
 
@@ -54,7 +59,10 @@ def run_file(
     cost = spent(where)
     typer.echo(_json(where, outcome, cost) if as_json else _text(where, outcome, cost))
     if outcome.session.stopped:
-        typer.echo(f"siafu: {outcome.session.stop_message}; to go on: {_again(sys.argv)}", err=True)
+        again = _again(sys.argv, spent=cost if outcome.session.budget_reached else None)
+        typer.echo(f"siafu: {outcome.session.stop_message}; to go on: {again}", err=True)
+    elif outcome.waiting:
+        typer.echo(f"siafu: to decide: siafu approvals list; then, to go on: {_again(sys.argv)}", err=True)
     raise typer.Exit(outcome.exit_code)
 
 
@@ -96,16 +104,45 @@ async def _until_signal(work: Coroutine[Any, Any, Outcome], progress: Progress) 
             loop.remove_signal_handler(number)
 
 
-def _again(argv: Sequence[str]) -> str:
-    """The command that goes on where this one stopped: itself, without `--fresh`."""
+def _again(argv: Sequence[str], *, spent: Tally | None = None) -> str:
+    """The command that goes on where this one stopped: itself, without `--fresh`. spent: by all sessions, when it was
+    the budget that stopped it; then with twice as much, as with the same it would stop at once.
+    """
     program = [sys.executable, "-m", "siafu"] if Path(argv[0]).name == "__main__.py" else [argv[0]]
-    command = shlex.join([*program, *(word for word in argv[1:] if word != "--fresh")])
+    words = [word for word in argv[1:] if word != "--fresh"]
+    command = shlex.join([*program, *(words if spent is None else _doubled(words, spent))])
     return command + ("  (with the same input on stdin)" if str(STDIN) in argv else "")
+
+
+def _doubled(words: Sequence[str], spent: Tally) -> list[str]:
+    """`words` with twice the budget that they name, or twice what was spent if that is more."""
+    doubled, before = [], ""
+    for word in words:
+        head, amount = ("", word) if before == "--budget" else (word[:9], word[9:])
+        if not head or head == "--budget=":
+            most = max(parse_usd(amount), spent.usd_pico + spent.unknown_pico, LEAST_BUDGET)
+            doubled.append(f"{head}{to_usd(2 * most):f} USD")
+        else:
+            doubled.append(word)
+        before = word
+    return doubled
+
+
+def parse_duration(text: str) -> float:
+    """`90`, `90s`, `30m`, `2h`, `1d` in seconds, at most 30 days. Raises: ConfigError."""
+    match = _DURATION.fullmatch(text.strip())
+    seconds = float(match[1]) * _UNITS[match[2] or "s"] if match else 0.0
+    if not 0 < seconds <= MOST_SECONDS:
+        raise ConfigError(f'{preview(text, 40)!r} is no duration from 1s to 30d; write it like "90s", "30m" or "2h"')
+    return seconds
 
 
 def _text(where: Place, outcome: Outcome, cost: Tally | None) -> str:
     session = outcome.session
-    lines = [f"{outcome.finished:,} of {outcome.total:,} lines answered in {printable(str(where.out))}"]
+    answered = outcome.finished + outcome.waiting
+    lines = [f"{answered:,} of {outcome.total:,} lines answered in {printable(str(where.out))}"]
+    if outcome.waiting:
+        lines.append(f"{outcome.waiting:,} of these wait for a person's decision, and go on after it")
     if outcome.failed:
         lines.append(f"{outcome.failed:,} failed, see {printable(str(where.errors or where.out))}")
     if outcome.left:
@@ -126,7 +163,13 @@ def _text(where: Place, outcome: Outcome, cost: Tally | None) -> str:
 def show_status(job: FileJob, where: Place, *, as_json: bool) -> None:
     """Print how far the run is that writes `where.out`, and what it has cost. Raises: InputError, StoreError."""
     found = status(job, where)
-    counts = {"finished": found.finished, "failed": found.failed, "bad_lines": found.bad, "left": found.left}
+    counts = {
+        "finished": found.finished,
+        "waiting": found.waiting,
+        "failed": found.failed,
+        "bad_lines": found.bad,
+        "left": found.left,
+    }
     if as_json:
         typer.echo(encode({"run": where.run, **counts, **costs(found.spent)}))
         return
@@ -155,6 +198,7 @@ def _json(where: Place, outcome: Outcome, cost: Tally | None) -> str:
             "errors": None if where.errors is None else str(where.errors),
             "total": outcome.total,
             "finished": outcome.finished,
+            "waiting": outcome.waiting,
             "failed": outcome.failed,
             "left": outcome.left,
             "restored": session.restored,

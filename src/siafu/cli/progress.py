@@ -24,7 +24,12 @@ from siafu.swarm.results import MapResult
 LINE_SECONDS = 5.0
 RATE_SECONDS = 60
 WIDTH = 80
-_REASONS = {"rate_limited": "rate limited", "overloaded": "the endpoint is full", "backoff": "before another try"}
+_REASONS = {
+    "rate_limited": "rate limited",
+    "overloaded": "the endpoint is full",
+    "backoff": "before another try",
+    "approval": "before asking again",
+}
 
 
 class Counts:
@@ -36,6 +41,7 @@ class Counts:
         self.plan = Plan(total=0)
         self.written = self.failed = self.in_flight = self.refused = 0
         self.usd_pico = self.unpriced = 0
+        self.waiting: set[str] = set()  # items that wait for a person's decision
         self._wait_until, self._wait_reason = 0.0, ""
         self._samples: deque[tuple[float, int]] = deque([(self.began, 0)], maxlen=RATE_SECONDS)
 
@@ -45,6 +51,10 @@ class Counts:
         self._samples = deque([(self.began, 0)], maxlen=RATE_SECONDS)
 
     def ended(self, result: MapResult) -> None:
+        if result.status == "waiting":
+            self.waiting.add(result.key)
+            return
+        self.waiting.discard(result.key)
         self.written += 1
         self.failed += not result.ok
         if self._clock() - self._samples[-1][0] >= 1.0:
@@ -88,6 +98,7 @@ class Counts:
             f"ETA {'-' if eta is None else span(eta)}",
             f"{max(0, self.in_flight)} in flight",
             *([f"{failed:,} failed"] if failed else []),
+            *([f"{len(self.waiting):,} wait for approval"] if self.waiting else []),
             show_usd(self.usd_pico) if self.usd_pico or not self.unpriced else "cost ?",
             *([f"{self.refused:,} x 429"] if self.refused else []),
             *(
@@ -130,6 +141,7 @@ class Progress:
         self._clock = clock
         self._live: Live | None = None
         self._told = (self.counts.began, 0)
+        self._asked = False  # people have been told that something waits for them
 
     def __enter__(self) -> Self:
         return self
@@ -158,6 +170,9 @@ class Progress:
     def __call__(self, event: Event) -> None:
         self.counts.saw(event)
         if isinstance(event, Waited):
+            if event.reason == "approval" and not self._asked:
+                self._asked = True
+                self.note(f"{len(self.counts.waiting):,} wait for a person's decision: siafu approvals list")
             self._tell()
 
     def note(self, text: str) -> None:

@@ -57,8 +57,13 @@ AsJson = typer.Option(False, "--json", help="Print JSON.")
 Examples:
   siafu support run requests.jsonl --out results.jsonl --budget "2 USD"
   siafu support run requests.jsonl --out results.jsonl --retry-failed
+  siafu support run requests.jsonl --out results.jsonl --wait-approvals 30m
+      look again until a person has decided: siafu approvals list
 \b
-Each request ends with one line in OUT, answered or failed, in any order.
+Each request ends with one line in OUT, answered or failed, in any order. One
+that needs a person's decision is answered so, with "waiting": true; the same
+command goes on with it, and puts the new line in the old one's place. An id
+that stands again, and a line that cannot be used, become errors.
 Exit code: 0 all answered, 1 some failed, 2 wrong use or key, 3 budget
 reached or no credit left, 130 interrupted.
 """,
@@ -77,6 +82,12 @@ def run(
     limit: int | None = typer.Option(None, min=1, help="Only the first so many lines."),
     strict: bool = typer.Option(False, "--strict", help="Refuse a file with a line that cannot be used."),
     retry_failed: bool = typer.Option(False, "--retry-failed", help="Run failed requests again."),
+    wait_approvals: str | None = typer.Option(
+        None,
+        "--wait-approvals",
+        metavar="DURATION",
+        help="When all else is done, so long go on with requests as people decide: 90s, 30m, 2h. Default: the next run",
+    ),
     fresh: bool = typer.Option(False, "--fresh", help="Start over; what is there is kept as *.bak-N."),
     config: Path | None = Config,
     json: bool = AsJson,
@@ -88,7 +99,7 @@ def run(
     from siafu.apps.support.job import SupportJob
     from siafu.apps.support.requests import Answer
     from siafu.border.money import parse_usd
-    from siafu.cli.filerun import run_file
+    from siafu.cli.filerun import parse_duration, run_file
     from siafu.config.assembly import Plan
     from siafu.swarm.options import MapOptions
 
@@ -110,7 +121,10 @@ def run(
 
     files = FileOptions(strict=strict, retry_failed=retry_failed, fresh=fresh, limit=limit)
     options = MapOptions(
-        concurrency=settings.limits.concurrency, user=lambda task: task.item.customer, value_type=Answer
+        concurrency=settings.limits.concurrency,
+        user=lambda task: task.item.customer,
+        value_type=Answer,
+        wait_approvals=None if wait_approvals is None else parse_duration(wait_approvals),
     )
     run_file(job, where, files, options, open_house, quiet=quiet, as_json=json)
 
@@ -171,19 +185,24 @@ def ask(
     from siafu.apps.support.requests import parse_request
     from siafu.cli.filerun import encode
     from siafu.cli.steps import show_answer, show_step
+    from siafu.errors import ApprovalPending
 
     settings = _settings(config, base_url, strong, cheap)
     request = parse_request({"id": f"ask-{uuid.uuid4()}", "customer": customer, "text": text})
     job = SupportJob(_support(settings, on_step=None if json else show_step))
     result = asyncio.run(_answer(settings, job, request, database, thread))
     record = job.record(result)
+    if record is None:  # a rule makes the whole request wait
+        raise ApprovalPending(result.error.message if result.error else "")
     if json:
         typer.echo(encode(record))
     elif record["error"] is not None:
         typer.echo(f"siafu: {record['error']['code']}: {record['error']['message']}", err=True)
     else:
         show_answer(record)
-    raise typer.Exit(0 if result.error is None else stop_code(result.error.code))
+    if result.status == "waiting":
+        typer.echo("siafu: this waits for a person's decision: siafu approvals list", err=True)
+    raise typer.Exit(stop_code(result.error.code) if result.error and result.status == "error" else 0)
 
 
 async def _answer(
@@ -196,7 +215,7 @@ async def _answer(
     async with support_threads(settings) as threads:
         request = await threads.ask(thread, request)
         result = await _answer_alone(settings, job, request, database)
-        if result.ok:
+        if result.status != "error":
             await threads.answered(request.id, result.value.answer, result.value.outcome)
         return result
 

@@ -31,7 +31,9 @@ class AttemptEnded(Event, frozen=True, kw_only=True):
 
 
 class Waited(Event, frozen=True, kw_only=True):
-    """A call begins to wait, for `seconds` or a little longer. `reason`: rate_limited, overloaded, backoff, quota."""
+    """A call begins to wait, for `seconds` or a little longer. `reason`: rate_limited, overloaded, backoff, quota.
+    Of a whole run, without a task: approval.
+    """
 
     task: str = ""
     upstream: str = ""
@@ -52,7 +54,9 @@ class ItemStarted(Event, frozen=True, kw_only=True):
 
 
 class ItemEnded(Event, frozen=True, kw_only=True):
-    """`restored`: the result was in the journal, nothing ran. `code`: of the error, empty when it succeeded."""
+    """`restored`: the result was in the journal, nothing ran. `code`: of the error, empty when it succeeded. With
+    `pending_approval` it has not failed: it waits for a person, and starts again later.
+    """
 
     task: str = ""
     ok: bool = True

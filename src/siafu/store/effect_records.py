@@ -136,8 +136,8 @@ class Busy(msgspec.Struct, frozen=True):
 
 
 class Stopped(msgspec.Struct, frozen=True):
-    """Nothing may be sent. `code`: pending_approval, approval_denied, manual_review, idempotency_key_reused,
-    tool_disabled, tool_changed or daily_limit.
+    """Nothing may be sent. `code`: pending_approval, approval_denied, approval_expired, manual_review,
+    idempotency_key_reused, tool_disabled, tool_changed or daily_limit.
     """
 
     code: str
@@ -145,7 +145,7 @@ class Stopped(msgspec.Struct, frozen=True):
 
 
 Verdict = Dispatch | Kept | Busy | Stopped
-Decision = Literal["send", "look", "ask", "keep", "busy", "pending", "denied", "review", "give_up", "reused"]
+Decision = Literal["send", "look", "ask", "keep", "busy", "pending", "denied", "expired", "review", "give_up", "reused"]
 
 
 def decide(effect: Effect, approval: Approval | None, ask: EffectAsk, now: float) -> Decision:
@@ -183,10 +183,10 @@ def repeatable(effect: Effect, ask: EffectAsk, now: float) -> bool:
 
 
 def _approved(effect: Effect, approval: Approval | None) -> Decision:
-    if approval is None or approval.state in ("expired", "used"):
+    if approval is None or approval.state == "used":
         return "ask"
-    if approval.state == "denied":
-        return "denied"
+    if approval.state == "denied" or approval.state == "expired":
+        return approval.state
     if approval.state == "pending":
         return "pending"
     return "send" if approval.arguments_sha256 == effect.arguments_sha256 else "ask"

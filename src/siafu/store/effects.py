@@ -40,6 +40,7 @@ DAY = 86_400
 _STOPS: dict[Decision, Stopped] = {
     "pending": Stopped("pending_approval", "a person has to approve this first; nothing has been done yet"),
     "denied": Stopped("approval_denied", "a person has decided against this; it was not done"),
+    "expired": Stopped("approval_expired", "nobody has approved this in time; it was not done"),
     "review": Stopped("manual_review", "whether this was done is unknown; a person has to look into it"),
     "give_up": Stopped("manual_review", "whether this was done is unknown; a person has to look into it"),
 }

@@ -23,13 +23,10 @@ from siafu.swarm.work import Job
 
 
 class Pause(msgspec.Struct, frozen=True):
-    """The item met something that every other would meet too; the run starts no more of them. alone: no, only this one
-    waits, for a person.
-    """
+    """The item met something that every other would meet too; the run starts no more of them."""
 
     code: str
     message: str
-    alone: bool = False
 
 
 class Crew:
@@ -45,7 +42,8 @@ class Crew:
         self._tally = tally
 
     async def do(self, entry: Entry, ends_at: float | None) -> MapResult | Pause | None:
-        """The item's result, recorded; a Pause; or None. With the last two the item is left to the next session.
+        """The item's result, recorded unless it waits; a Pause; or None. With the last two the item is left to the next
+        session.
 
         `ends_at`: when the whole run ends, on the monotonic clock. Cancelling cancels the work and waits for it.
         Raises: StoreError.
@@ -56,8 +54,8 @@ class Crew:
         cause = None if error is None else root_cause(error)
         if isinstance(cause, StoreError):
             raise cause
-        if isinstance(cause, (*PAUSING, ApprovalPending)):
-            return Pause(cause.code, cause.message, alone=isinstance(cause, ApprovalPending))
+        if isinstance(cause, PAUSING):
+            return Pause(cause.code, cause.message)
         if isinstance(cause, KeyboardInterrupt | SystemExit):
             return None  # they end the event loop by themselves
         if isinstance(cause, DeadlineReached) and ends_at is not None and ctx.call.deadline == ends_at:
@@ -70,15 +68,18 @@ class Crew:
                     data = dumps(value)
                     value = self._read_back(data)
                 except (TypeError, ValueError, RecursionError, OutputInvalid) as wrong:
-                    error = OutputInvalid(f"what the work returned cannot be kept: {wrong}")
+                    value, error = None, OutputInvalid(f"what the work returned cannot be kept: {wrong}")
         costs = {"seconds": self._around.clock.now() - began, **msgspec.structs.asdict(ctx.spent)}
+        if error is None and ctx.waiting:
+            tools = ", ".join(ctx.waiting)
+            error = ApprovalPending(f"{tools}: a person has to decide first; see: siafu approvals list")
         if error is None:
             result = MapResult(
                 key=entry.name.key, index=entry.index, item=entry.item, status="ok", value=value, **costs
             )
         else:
-            result = failure(entry, error, **costs)
-        if self._store is not None:
+            result = failure(entry, error, value=value, **costs)
+        if self._store is not None and result.status != "waiting":
             await self._store.record(self._record(entry, result, data))
         return result
 
@@ -115,7 +116,7 @@ class Crew:
     def _record(self, entry: Entry, result: MapResult, data: bytes | None) -> ItemRecord:
         return ItemRecord(
             key=result.key,
-            status=result.status,
+            status="ok" if result.ok else "error",
             input_print=entry.name.input_print,
             work_print=self._job.work_print,
             value=data if result.ok else None,

@@ -16,13 +16,14 @@ import msgspec
 
 from siafu.agents.task import Surroundings
 from siafu.errors import ConfigError, InputError, SiafuError
-from siafu.observe.events import Event, ItemEnded, ItemStarted, RunResumed
+from siafu.observe.events import Event, ItemEnded, ItemStarted, RunResumed, Waited
 from siafu.store.records import Claimed, ItemRecord, RunStore
 from siafu.swarm.crew import Crew, Pause
 from siafu.swarm.ending import put_down, root_cause
 from siafu.swarm.intake import END, Entry, Source, make_entry
 from siafu.swarm.keys import Name, Recent, changed, copy_name
 from siafu.swarm.options import MapOptions
+from siafu.swarm.parking import Parking
 from siafu.swarm.results import MapResult, MapSummary, Tally, failure, tell
 from siafu.swarm.window import Window
 from siafu.swarm.work import Job
@@ -48,6 +49,7 @@ class Engine:
         self._window: Window[Entry, MapResult] = Window(options.held, ordered=options.ordered)
         self._tally = Tally()
         self._crew = Crew(job, self._around, store, options, self._tally)
+        self._parking = Parking(options.wait_approvals)
         self._recent = Recent()
         self._copies: dict[str, int] = {}
         self._arrived: deque[Entry] = deque()
@@ -55,7 +57,6 @@ class Engine:
         self._flying = 0
         self._stopped = ("", "")
         self._late = False  # an item was left, as the run's time is too short for it
-        self._undecided = Pause("", "")  # of an item that was left, as it waits for a person
         self._began = self._ended = 0.0
         self._ends_at: float | None = None
         self._observer_failed = False
@@ -100,7 +101,7 @@ class Engine:
     def summary(self) -> MapSummary:
         sums = self._tally.sums
         sums["read"] = self._window.read
-        sums["left"] = sums["read"] - sums["ok"] - sums["failed"]
+        sums["left"] = sums["read"] - sums["ok"] - sums["failed"] - sums["waiting"]
         code, message = self._stopped
         until = self._ended or self._around.clock.now()
         return MapSummary(**sums, stopped=code, stop_message=message, seconds=until - self._began if self._began else 0)
@@ -123,8 +124,6 @@ class Engine:
                 self._fail(self.error)
             elif self._late:
                 self._stop("deadline_reached", "the time left for the run was too short for some items")
-            elif self._undecided.alone:
-                self._stop(self._undecided.code, self._undecided.message)
         except asyncio.CancelledError:
             self._stop("closed", "the run was closed before its end")
         except Exception as error:  # noqa: BLE001  handed to whoever iterates
@@ -194,9 +193,7 @@ class Engine:
         until = loop.time() + SLICE
         try:
             while True:
-                while self._window.room <= 0:
-                    self._room.clear()
-                    await self._room.wait()
+                await self._taken()
                 item = await self._source.next()
                 if item is END:
                     return
@@ -226,7 +223,7 @@ class Engine:
         while True:
             while not self._arrived:
                 if self._read_all:
-                    return
+                    return await self._look_again()
                 self._news.clear()
                 await self._news.wait()
             batch = [self._arrived.popleft() for _ in range(min(CLAIMS, len(self._arrived)))]
@@ -234,6 +231,30 @@ class Engine:
                 self._admit(entry, claimed)
             self._dispatch()
             await asyncio.sleep(0)
+
+    async def _look_again(self) -> None:
+        """Once all else has ended and was taken, start what waits for a person again, now and then, until nothing waits
+        or the time for that is over. Between two looks no slot is held.
+        """
+        clock = self._around.clock
+        while self._options.wait_approvals is not None and self.error is None:
+            await self._taken(all_of_it=True)
+            pause = self._parking.pause(clock.now())
+            if pause is None:
+                return
+            self._tell(Waited(run=self._options.run, reason="approval", seconds=pause))
+            await clock.sleep(pause)
+            for entry in self._parking.entries:
+                await self._taken()
+                self._window.enter_again()
+                self._window.wait(entry.index, entry.priority, entry)
+                self._dispatch()
+
+    async def _taken(self, *, all_of_it: bool = False) -> None:
+        """Wait until the window has room, or, with `all_of_it`, holds nothing."""
+        while self._window.held if all_of_it else self._window.room <= 0:
+            self._room.clear()
+            await self._room.wait()
 
     async def _claims(self, batch: list[Entry]) -> list[Claimed]:
         if self._store is not None:
@@ -287,19 +308,29 @@ class Engine:
         self._tell(ItemStarted(run=self._options.run, task=entry.name.key))
         result = await self._crew.do(entry, self._ends_at)
         if isinstance(result, MapResult):
-            self._finish(result)
+            self._settle(entry, result)
         else:
             self._late = self._late or result is None
             self._window.finish(entry.index, None)
             self._ready.set()
-        if isinstance(result, Pause) and result.alone:
-            self._undecided = result
-        elif isinstance(result, Pause):
+        if isinstance(result, Pause):
             self._stop(result.code, result.message)
         self._flying -= 1
         self._dispatch()
 
-    def _finish(self, result: MapResult) -> None:
+    def _settle(self, entry: Entry, result: MapResult) -> None:
+        """Take the result of an item that has been worked on: maybe again, after it has waited for a person."""
+        told = self._parking.take(entry.index)
+        if told is not None:
+            self._tally.add(told, -1)
+        if result.status == "waiting":
+            self._parking.put(entry, result)
+        elif told is not None:
+            self._parking.news()
+        self._finish(result, again=told is not None)
+
+    def _finish(self, result: MapResult, *, again: bool = False) -> None:
+        """`again`: it was told as waiting before, so it is given out only when it no longer is."""
         self._tally.add(result)
         self._tell(
             ItemEnded(
@@ -311,13 +342,14 @@ class Engine:
                 restored=result.restored,
             )
         )
-        if self._options.on_error == "fail_fast" and result.error is not None:
+        if self._options.on_error == "fail_fast" and result.error is not None and result.status == "error":
             error = result.exception or SiafuError(f"{result.error.message} (in an earlier session; see retry_failed)")
             error.add_note(f"while working on item {result.key!r} (no. {result.index + 1})")
             self._fail(error)
             self._halt()
             return
-        self._window.finish(result.index, result)
+        news = not (again and result.status == "waiting")
+        self._window.finish(result.index, result if news else None)
         self._ready.set()
 
     def _tell(self, event: Event) -> None:

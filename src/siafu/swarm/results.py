@@ -8,7 +8,7 @@ import msgspec
 
 from siafu.border.secrets import redact
 from siafu.border.text import clean
-from siafu.errors import SiafuError
+from siafu.errors import ApprovalPending, SiafuError
 from siafu.observe.events import Discarded, Event, Replayed
 from siafu.swarm.ending import root_cause
 from siafu.swarm.intake import Entry
@@ -26,7 +26,8 @@ class MapError(msgspec.Struct, frozen=True):
 
 
 class MapResult(msgspec.Struct, frozen=True, kw_only=True):
-    """How one item ended.
+    """How one item ended, or that it waits: for a person's decision, with the error `pending_approval`. Then nothing is
+    recorded; it goes on when the same map runs again, or in this run under `wait_approvals`, and has another result.
 
     value: what the work returned; None for an error. error: None when ok. exception: the live exception with its
     traceback; None when restored. seconds: of work. usd_pico: cost of all its answers, None when one is unknown.
@@ -37,7 +38,7 @@ class MapResult(msgspec.Struct, frozen=True, kw_only=True):
     key: str
     index: int
     item: Any
-    status: Literal["ok", "error"]
+    status: Literal["ok", "error", "waiting"]
     value: Any = None
     error: MapError | None = None
     exception: BaseException | None = None
@@ -65,14 +66,14 @@ def tell(error: BaseException) -> str:
 
 
 def failure(entry: Entry, error: BaseException, *, code: str = "", **costs: Any) -> MapResult:
-    """The error result of an item. `code` empty = that of the error."""
+    """The result of an item that failed, or waits for a person. `code` empty = that of the error."""
     cause = root_cause(error)
     own = cause.code if isinstance(cause, SiafuError) else "work_failed"
     return MapResult(
         key=entry.name.key,
         index=entry.index,
         item=entry.item,
-        status="error",
+        status="waiting" if isinstance(cause, ApprovalPending) else "error",
         error=MapError(code or own, tell(cause)),
         exception=error,
         **costs,
@@ -82,7 +83,8 @@ def failure(entry: Entry, error: BaseException, *, code: str = "", **costs: Any)
 class MapSummary(msgspec.Struct, frozen=True, kw_only=True):
     """The sums so far.
 
-    read: items read = ok + failed + left. ok, failed: ended so, restored ones included. left: read and not ended: at
+    read: items read = ok + failed + waiting + left. ok, failed: ended so, restored ones included. waiting: for a
+    person's decision; they are recorded as neither, and the next session asks again. left: read and not ended: at
     the end of a run, those that a stop left for the next session; never recorded as failed.
     usd_pico: cost of all results; usd_unknown: results whose cost is not known. restored_usd_pico: the part that
     earlier sessions paid for.
@@ -98,6 +100,7 @@ class MapSummary(msgspec.Struct, frozen=True, kw_only=True):
     read: int = 0
     ok: int = 0
     failed: int = 0
+    waiting: int = 0
     left: int = 0
     restored: int = 0
     usd_pico: int = 0
@@ -125,6 +128,9 @@ class MapSummary(msgspec.Struct, frozen=True, kw_only=True):
         return self.stopped == "budget_reached"
 
 
+_COUNTED = {"ok": "ok", "error": "failed", "waiting": "waiting"}
+
+
 class Tally:
     """Adds up results and events. `sums` holds the fields of MapSummary by name."""
 
@@ -133,17 +139,18 @@ class Tally:
             (f.name for f in msgspec.structs.fields(MapSummary) if f.type is int), 0
         )
 
-    def add(self, result: MapResult) -> None:
+    def add(self, result: MapResult, times: int = 1) -> None:
+        """Count a result; with `times` -1 take back one that no longer holds."""
         sums = self.sums
-        sums["ok" if result.ok else "failed"] += 1
-        sums["restored"] += result.restored
+        sums[_COUNTED[result.status]] += times
+        sums["restored"] += times * result.restored
         for name in ("input_tokens", "cached_tokens", "output_tokens", "calls", "tool_calls"):
-            sums[name] += getattr(result, name)
+            sums[name] += times * getattr(result, name)
         if result.usd_pico is None:
-            sums["usd_unknown"] += 1
+            sums["usd_unknown"] += times
         else:
-            sums["usd_pico"] += result.usd_pico
-            sums["restored_usd_pico"] += result.usd_pico * result.restored
+            sums["usd_pico"] += times * result.usd_pico
+            sums["restored_usd_pico"] += times * result.usd_pico * result.restored
 
     def see(self, event: Event) -> None:
         if isinstance(event, Replayed):

@@ -41,6 +41,10 @@ class Window(Generic[E, R]):
         self.read += 1
         return self.read - 1
 
+    def enter_again(self) -> None:
+        """An item whose first result was taken is held once more. Ordered results come again as they finish."""
+        self.held += 1
+
     def wait(self, index: int, priority: int, entry: E) -> None:
         """`entry` may be worked on from now."""
         heapq.heappush(self._waiting, (priority, index, entry))
@@ -51,7 +55,7 @@ class Window(Generic[E, R]):
 
     def finish(self, index: int, result: R | None) -> None:
         """The item `index` has its result; None = it will never have one."""
-        if self._ordered:
+        if self._ordered and index >= self._turn:
             self._by_index[index] = result
         else:
             self._finished.append(result)

@@ -182,7 +182,8 @@ def judged(rule: EffectRule, result: ToolResult) -> Judgement:
     return "unknown" if code in _UNCLEAR or code in rule.unclear else "refused"
 
 
-_UNCLEAR = frozenset({"", "unknown_outcome", "outcome_unknown", "in_progress", "unknown", "timeout", "internal_error"})
+IN_PROGRESS = "in_progress"  # another call of the tool is at it
+_UNCLEAR = frozenset({"", "unknown_outcome", "outcome_unknown", IN_PROGRESS, "unknown", "timeout", "internal_error"})
 _PROTOCOL_REFUSALS = frozenset({"-32700", "-32600", "-32601", "-32602"})  # JSON-RPC 2.0: the request itself is wrong
 
 

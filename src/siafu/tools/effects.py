@@ -34,6 +34,7 @@ from siafu.store.effects import EffectStore
 from siafu.tools.bounds import seconds_left
 from siafu.tools.effect_rules import (
     CALL_SHARE,
+    IN_PROGRESS,
     PENDING,
     EffectRule,
     amount,
@@ -104,8 +105,8 @@ class Effects:
     async def call(self, name: str, arguments: Mapping[str, Any], context: CallContext) -> ToolResult:
         """Call one tool, once for all calls that ask for the same effect; later ones get the answer of the first.
 
-        Results with `is_error` that the contract gives: pending_approval, approval_denied, idempotency_key_reused,
-        tool_disabled, tool_changed, daily_limit, amount_needed.
+        Results with `is_error` that the contract gives: pending_approval, approval_denied, approval_expired,
+        idempotency_key_reused, tool_disabled, tool_changed, daily_limit, amount_needed.
 
         Raises: OutcomeUnknown (it may have happened; or somebody else is still calling), ApprovalPending when the rule
         says that the item waits, StoreError, ToolFault of the inner set. When cancelled, the call is given up and its
@@ -251,6 +252,9 @@ class _Call:
             elif not may_call:
                 break
             result, why = await self._once(context, fresh=self._dispatch.fresh and not attempt)
+            while pause := self._under_way(result, context):
+                await self._clock.sleep(pause)
+                result, why = await self._once(context, fresh=False)
             judgement = "unknown" if result is None else judged(rule, result)
             if judgement != "unknown":
                 return judgement, result, ""
@@ -259,6 +263,14 @@ class _Call:
                 break
         later = rule.repeats or rule.lookup is not None
         return "unknown" if later else "manual_review", result, why
+
+    def _under_way(self, result: ToolResult | None, context: CallContext) -> float:
+        """Seconds until it is asked for again, when the answer is that the tool is doing it just now; else 0.0."""
+        if result is None or result.code != IN_PROGRESS or not self._rule.repeats or context.deadline is None:
+            return 0.0
+        said = result.structured.get("retry_after_ms") if isinstance(result.structured, Mapping) else None
+        pause = min(max(said / 1000, 0.1), 1.0) if isinstance(said, int) else 1.0
+        return pause if self._clock.now() + pause < context.deadline else 0.0
 
     async def _once(self, context: CallContext, *, fresh: bool) -> tuple[ToolResult | None, str]:
         """The tool's answer, None when there is none; and what is unclear about it.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, BinaryIO
 
 import msgspec
@@ -19,7 +19,8 @@ CHANGED = "the input has changed while it was read; run the same command again"
 
 
 class Checked(msgspec.Struct, frozen=True, kw_only=True):
-    """What the first pass found. lines: how many it looked at, blank ones too. usable, bad: lines of either kind.
+    """What the first pass found. lines: how many it looked at, blank ones too. usable, bad: lines of either kind; of
+    several lines with one id the first is usable, and the others are bad.
     first_bad: the first few of the bad. index: line and content of every usable id; whoever gets it closes it.
     """
 
@@ -33,9 +34,10 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True):
 def checked(
     job: FileJob, file: BinaryIO, *, limit: int | None = None, see: Callable[[Any], None] = lambda value: None
 ) -> Checked:
-    """Read `file` from its start; with `limit`, only so many lines that are not blank. `see` gets every usable value.
+    """Read `file` from its start; with `limit`, only so many lines that are not blank. `see` gets every usable value,
+    also those whose id turns out to stand on an earlier line.
 
-    Raises: InputError when two lines have the same id, naming both; when there is nothing to do.
+    Raises: InputError when there is nothing to do.
     """
     indexing, bad, usable, lines = Indexing(), 0, 0, 0
     first_bad: list[LineError] = []
@@ -52,10 +54,13 @@ def checked(
         elif found is not None:
             bad += 1
             first_bad += [found] if bad <= SHOWN else []
-    index, twice = indexing.seal()
-    if twice:
-        index.close()
-        raise InputError(_twice(twice))
+
+    def again(line: int, first: int) -> None:
+        nonlocal usable, bad, first_bad
+        usable, bad = usable - 1, bad + 1
+        first_bad = sorted([*first_bad, _again(line, first)], key=lambda error: error.line)[:SHOWN]
+
+    index = indexing.seal(again)
     if not usable and not bad:
         index.close()
         raise InputError("the input holds no line with a request")
@@ -74,18 +79,18 @@ def look(job: FileJob, raw: RawLine) -> tuple[Any, Task | LineError | None]:
         return None, LineError(raw.number, error.code, why, line.value)
 
 
-def _twice(pairs: list[tuple[int, int]]) -> str:
-    pairs.sort(key=lambda pair: pair[1])
-    shown = ", ".join(f"{one} and {other}" for one, other in pairs[:SHOWN])
-    more = " and more" if len(pairs) > SHOWN else ""
-    return f"the same id stands on lines {shown}{more}; an id may stand once, so give each line its own"
+def _again(line: int, first: int, value: Any = None) -> LineError:
+    why = f"line {line} has the id of line {first}; an id may stand once, so give it one of its own"
+    return LineError(line, "duplicate_id", why, value)
 
 
 class Bits:
     """A set of line numbers, one bit each, all from 0 to `lines`."""
 
-    def __init__(self, lines: int) -> None:
+    def __init__(self, lines: int, members: Iterable[int] = ()) -> None:
         self._bits = bytearray(lines // 8 + 1)
+        for line in members:
+            self.add(line)
 
     def add(self, line: int) -> None:
         self._bits[line >> 3] |= 1 << (line & 7)
@@ -120,8 +125,12 @@ def tasks(job: FileJob, file: BinaryIO, *, lines: int, skip: Bits, index: Index)
             return
         if raw.number not in skip:
             value, found = look(job, raw)
-            if isinstance(found, Task) and not index.holds(found.key, raw.number, canonical(value)):
-                raise InputError(CHANGED)
+            if isinstance(found, Task):
+                first = index.line(found.key)
+                if first is not None and first < raw.number:
+                    found = _again(raw.number, first, value)
+                elif not index.holds(found.key, raw.number, canonical(value)):
+                    raise InputError(CHANGED)
             if found is not None:
                 yield found
     if raw is None or raw.number < lines:

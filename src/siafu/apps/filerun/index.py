@@ -13,7 +13,7 @@ import os
 import struct
 import tempfile
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import pairwise
 from operator import itemgetter
@@ -125,21 +125,21 @@ class Indexing:
             self._runs.append(run)
             self._rows = []
 
-    def seal(self) -> tuple[Index, list[tuple[int, int]]]:
-        """The table, and pairs of lines with the same id (the first 100)."""
+    def seal(self, again: Callable[[int, int], None]) -> Index:
+        """The table, with the first line of every id; `again` is told of each later one, and of that first."""
         self._rows.sort()
-        twice: list[tuple[int, int]] = []
         file = tempfile.TemporaryFile()  # noqa: SIM115 (the Index closes it)
         last = b""
         for row in heapq.merge(*map(_read, self._runs), self._rows):
-            if row[:16] == last[:16] and len(twice) < 100:
-                twice.append((_ROW.unpack(last)[1], _ROW.unpack(row)[1]))
+            if row[:16] == last[:16]:
+                again(_ROW.unpack(row)[1], _ROW.unpack(last)[1])
+                continue
             file.write(row)
             last = row
         file.flush()
         for run in self._runs:
             run.close()
-        return Index(file), twice
+        return Index(file)
 
 
 def _read(run: IO[bytes]) -> Iterable[bytes]:

@@ -20,11 +20,12 @@ class Task(msgspec.Struct, frozen=True):
 
 class Written(msgspec.Struct, frozen=True):
     """One record of an output file, as far as resuming needs it. `key` None = the record of a line that could not be
-    used. `ok`: the item succeeded.
+    used. `ok`: the item succeeded. `waits`: it told what can be told before a person has decided, and goes on then.
     """
 
     key: str | None
     ok: bool
+    waits: bool = False
 
 
 class FileJob(Protocol):
@@ -49,7 +50,9 @@ class FileJob(Protocol):
         ...
 
     def record(self, result: MapResult) -> Any:
-        """The line to write for a result, good or bad; `result.item` is the Task."""
+        """The line to write for a result, good, bad or waiting for a person; `result.item` is the Task. None = it waits
+        and nothing can be told meanwhile.
+        """
         ...
 
     def refusal(self, error: LineError) -> Any:

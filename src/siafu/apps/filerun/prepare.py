@@ -1,16 +1,17 @@
 """Before a run over a file: check the input, see what an earlier run left, say what is left to do.
 
 The rule of resuming: an id with a result is finished. An id with an error stays failed unless `retry_failed`; then
-its record is dropped first, and the new outcome takes its place. What the journal knows and the files lack (a process
+its record is dropped first, and the new outcome takes its place. An id that waits for a person's decision is worked on
+again, and its record stays until another outcome takes its place. What the journal knows and the files lack (a process
 was killed between the two) is written again from the journal. So in the end each id has exactly one record.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 import msgspec
 
@@ -35,7 +36,9 @@ class FileOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ready(msgspec.Struct, frozen=True, kw_only=True):
-    """A run whose input is accepted and whose files are whole and locked. skip: lines that need no work."""
+    """A run whose input is accepted and whose files are whole and locked. skip: lines that need no work. waiting: ids
+    with a record that says they wait for a person.
+    """
 
     job: FileJob
     where: Place
@@ -43,6 +46,7 @@ class Ready(msgspec.Struct, frozen=True, kw_only=True):
     lines: int
     index: Index
     skip: Bits
+    waiting: Set[str]
     plan: Plan
     retry_failed: bool
 
@@ -68,7 +72,7 @@ def ready(job: FileJob, where: Place, options: FileOptions, watch: Watcher) -> I
             stack.callback(Lock(where.folder / where.run).release)
             if options.fresh and (number := set_aside(where)) is not None:
                 watch.note(f"started over; what was there is kept as {where.out.name}.bak-{number}")
-            done, failed = _reconcile(job, where, found, options.retry_failed, watch)
+            done, failed, waiting = _reconcile(job, where, found, options.retry_failed, watch)
         plan = Plan(total=found.usable + found.bad, bad=found.bad, finished=len(done), failed=len(failed))
         yield Ready(
             job=job,
@@ -77,26 +81,35 @@ def ready(job: FileJob, where: Place, options: FileOptions, watch: Watcher) -> I
             lines=found.lines,
             index=found.index,
             skip=done | failed,
+            waiting=waiting.keys(),
             plan=plan,
             retry_failed=options.retry_failed,
         )
 
 
-def _reconcile(job: FileJob, where: Place, found: Checked, retry: bool, watch: Watcher) -> tuple[Bits, Bits]:
-    """Make the output files whole and fit for the input; returns the lines that are finished, and those that failed
-    and stay so.
+def _reconcile(job: FileJob, where: Place, found: Checked, retry: bool, watch: Watcher) -> _Left:
+    """Make the output files whole and fit for the input; returns what is left behind, without failed lines that are
+    worked on again.
     """
     for path in where.outputs:
         if cut := mend(path, lambda line: job.read_back(line) is not None, job.starts):
             watch.note(f"{path.name} ended in half a record ({cut:,} bytes); it is kept in {path.name}.torn")
-    done, failed = _left_behind(job, where, found, watch)
+    done, failed, waiting = _left_behind(job, where, found, watch)
     if retry:
         failed = Bits(found.lines)
-    _check_unchanged(where, found.index, done | failed)
+    _check_unchanged(where, found.index, done | failed | Bits(found.lines, waiting.values()))
     for path in where.outputs:
         sift(path, lambda line: not _obsolete(job.read_back(line), found.index, done, retry))
     found.index.save(where.index)
-    return done, failed
+    return _Left(done, failed, waiting)
+
+
+class _Left(NamedTuple):
+    """Lines whose ids have a good record, and a failed one; ids with a record that waits, and their lines."""
+
+    done: Bits
+    failed: Bits
+    waiting: dict[str, int]
 
 
 def _tell_bad(found: Checked, strict: bool, watch: Watcher) -> None:
@@ -110,19 +123,24 @@ def _tell_bad(found: Checked, strict: bool, watch: Watcher) -> None:
     watch.note(text)
 
 
-def _left_behind(job: FileJob, where: Place, found: Checked, watch: Watcher) -> tuple[Bits, Bits]:
-    """The lines whose ids have a good record, and those that only have a failed one."""
-    done, failed = Bits(found.lines), Bits(found.lines)
+def _left_behind(job: FileJob, where: Place, found: Checked, watch: Watcher) -> _Left:
+    """What the output files hold. An id counts once: as good, else as waiting, else as failed."""
+    done, failed, waiting = Bits(found.lines), Bits(found.lines), dict[str, int]()
     strangers = twice = 0
     for path in where.outputs:
         for written in records(job, path):
             line = None if written.key is None else found.index.line(written.key)
             strangers += line is None and written.key is not None
-            if line is not None:
+            if line is None or written.key is None:
+                continue
+            if written.waits:
+                waiting[written.key] = line
+            else:
                 twice += written.ok and line in done
                 (done if written.ok else failed).add(line)
-    failed = failed - done
-    if strangers and not done and not failed:
+    waiting = {key: line for key, line in waiting.items() if line not in done}
+    failed = failed - done - Bits(found.lines, waiting.values())
+    if strangers and not done and not failed and not waiting:
         raise InputError(
             f"none of the ids in {where.out} stands in this input, so nothing was written there; choose another "
             "--out, or start over with --fresh"
@@ -131,7 +149,7 @@ def _left_behind(job: FileJob, where: Place, found: Checked, watch: Watcher) -> 
         watch.note(f"{strangers} records in {where.out.name} are of ids that this input does not hold; they stay")
     if twice:
         watch.note(f"{twice} records in {where.out.name} repeat an id; its first record counts")
-    return done, failed
+    return _Left(done, failed, waiting)
 
 
 def records(job: FileJob, path: Path) -> Iterator[Written]:
@@ -158,9 +176,9 @@ def _check_unchanged(where: Place, index: Index, settled: Bits) -> None:
 
 def _obsolete(written: Written | None, index: Index, done: Bits, retry_failed: bool) -> bool:
     """Whether a record is dropped at the start: it will be written again, or a good one has taken its place."""
-    if written is None or written.ok:
+    if written is None or (written.ok and not written.waits):
         return False
     if written.key is None:
         return True
     line = index.line(written.key)
-    return line is not None and (retry_failed or line in done)
+    return line is not None and (line in done or (retry_failed and not written.waits))

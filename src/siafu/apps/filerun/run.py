@@ -2,6 +2,9 @@
 
 What the journal knows and the files lack (a process was killed between the two) comes back from `map` as a restored
 result and is written then. So in the end each id has exactly one record.
+
+An item that waits for a person's decision has a record that says so. When it goes on, its next record takes the place
+of that one in a rename, so at every moment a reader sees one record of it.
 """
 
 from __future__ import annotations
@@ -18,37 +21,45 @@ from siafu.agents.task import Surroundings, TaskContext
 from siafu.apps.filerun.check import CHANGED, tasks
 from siafu.apps.filerun.job import Task, Watcher
 from siafu.apps.filerun.prepare import Ready
+from siafu.border.canonical import dumps
 from siafu.border.jsonl import JsonlSink
 from siafu.errors import InputError
+from siafu.pace.clock import Clock
 from siafu.store.records import RunStore
+from siafu.swarm.ending import root_cause
 from siafu.swarm.map import map_items
 from siafu.swarm.options import MapOptions
 from siafu.swarm.results import MapResult, MapSummary
 
 SYNC_SECONDS = 1.0
+REST = 10  # times as long as a sync took, until the next: making a large file anew leaves time for the work
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """How a run over a file ended. total: lines of the input. finished, failed: those with a record now; lines that
-    cannot be used count as failed. session: the sums of what `map` did in this session.
+    cannot be used count as failed. waiting: those whose record waits for a person's decision. session: the sums of
+    what `map` did in this session.
     """
 
     total: int
     finished: int
     failed: int
+    waiting: int
     session: MapSummary
 
     @property
     def left(self) -> int:
         """Lines without a record."""
-        return self.total - self.finished - self.failed
+        return self.total - self.finished - self.failed - self.waiting
 
     @property
     def exit_code(self) -> int:
-        """0 all succeeded; what ended it early (3 no money, 2 no access or no price); 1 otherwise."""
+        """0 all succeeded, or wait with what can be told; what ended it early (3 no money, 2 no access or no price); 1
+        otherwise.
+        """
         if self.session.stopped:
             return stop_code(self.session.stopped)
-        return int(self.finished < self.total)
+        return int(self.failed > 0 or self.left > 0)
 
 
 def stop_code(code: str) -> int:
@@ -63,8 +74,7 @@ async def run(ready: Ready, around: Surroundings, store: RunStore, options: MapO
 
     Raises: StoreError, InputError.
     """
-    clock, job = around.clock, ready.job
-    synced = clock.now()
+    job = ready.job
 
     async def work(task: Task, ctx: TaskContext) -> Any:
         return await job.work(task.item, ctx)
@@ -80,13 +90,16 @@ async def run(ready: Ready, around: Surroundings, store: RunStore, options: MapO
     with ExitStack() as stack:
         lines = _Lines(ready, stack)
         watch.begin(ready.plan)
-        async with map_items(work, lines.todo(), around=around, store=store, options=options) as results:
-            async for result in results:
-                lines.write(result)
-                watch.ended(result)
-                if clock.now() - synced >= SYNC_SECONDS:
-                    await asyncio.to_thread(lines.sync)
-                    synced = clock.now()
+        results = map_items(work, lines.todo(), around=around, store=store, options=options)
+        try:
+            async with results, asyncio.TaskGroup() as group:
+                syncing = group.create_task(lines.keep_synced(around.clock))
+                async for result in results:
+                    await lines.write(result)
+                    watch.ended(result)
+                syncing.cancel()
+        except BaseExceptionGroup as errors:
+            raise root_cause(errors) from None
         return lines.outcome(results.summary)
 
 
@@ -113,8 +126,12 @@ class _Lines:
         if ready.where.errors is not None:
             self._errors = JsonlSink(ready.where.errors)
             stack.callback(self._errors.close)
+        stack.callback(self._replace)
         self._finished = ready.plan.finished
         self._failed = ready.plan.failed + ready.plan.bad
+        self._waiting = set(ready.waiting)
+        self._decided: dict[str, bytes | None] = {}  # records for the places where waiting ones stand
+        self._turn = asyncio.Lock()
 
     def todo(self) -> Iterator[Task]:
         """Tasks without a record, in the file's order. Lines that cannot be used get theirs on the way."""
@@ -125,14 +142,66 @@ class _Lines:
             else:
                 self._errors.append(ready.job.refusal(found))
 
-    def write(self, result: MapResult) -> None:
-        (self._out if result.ok else self._errors).append(self._ready.job.record(result))
+    async def write(self, result: MapResult) -> None:
+        async with self._turn:
+            self._write(result)
+
+    def _write(self, result: MapResult) -> None:
+        waits, waited = result.status == "waiting", result.key in self._waiting
+        if waits and waited:
+            return  # it was told before
+        record = self._ready.job.record(result)
+        if waits:
+            if record is not None:
+                self._waiting.add(result.key)
+                self._out.append(record)
+            return
+        if waited:
+            self._waiting.discard(result.key)
+            self._decided[result.key] = dumps(record)
+        else:
+            (self._out if result.ok else self._errors).append(record)
         self._finished += result.ok
         self._failed += not result.ok
 
-    def sync(self) -> None:
+    def _replace(self) -> None:
+        """Put records in the places of those that waited, each where it stands, also one that failed."""
+        decided, self._decided = self._decided, {}
+
+        def change(line: bytes) -> bytes | None:
+            written = self._ready.job.read_back(line)
+            if written is None or not written.waits or written.key not in decided:
+                return line
+            record, decided[written.key] = decided[written.key], None  # a second one for this id is dropped
+            return record
+
+        if decided:
+            self._out.revise(change)
+
+    async def keep_synced(self, clock: Clock) -> None:
+        """Make what is written durable and decisions seen, every second, off the event loop. Ends when cancelled."""
+        while True:
+            await clock.sleep(SYNC_SECONDS)
+            async with self._turn:
+                began = clock.now()
+                syncing = asyncio.create_task(asyncio.to_thread(self._sync))
+                try:
+                    await asyncio.shield(syncing)
+                except asyncio.CancelledError:
+                    await asyncio.wait({syncing})  # nobody else may use the files before the thread is done
+                    raise
+            await clock.sleep(REST * (clock.now() - began))
+
+    def _sync(self) -> None:
+        self._replace()
         self._out.sync()
         self._errors.sync()
 
     def outcome(self, session: MapSummary) -> Outcome:
-        return Outcome(total=self._ready.plan.total, finished=self._finished, failed=self._failed, session=session)
+        return Outcome(
+            total=self._ready.plan.total,
+            finished=self._finished,
+            failed=self._failed,
+            waiting=len(self._waiting),
+            session=session,
+        )

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 
 from siafu.apps.filerun.index import opened_index
-from siafu.apps.filerun.job import FileJob
+from siafu.apps.filerun.job import FileJob, Written
 from siafu.apps.filerun.place import Place
 from siafu.apps.filerun.prepare import records
 from siafu.border.jsonl import MAX_RECORD, raw_lines
@@ -16,12 +16,14 @@ from siafu.store.report import Report, Tally
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):
-    """finished, failed: ids by their record. bad: lines that could not be used. left: ids without a record; None when
-    the input was never accepted. spent: every attempt of all sessions; None without a journal.
+    """finished, failed, waiting (for a person's decision): ids by their record. bad: lines that could not be used.
+    left: ids without a record; None when the input was never accepted. spent: every attempt of all sessions; None
+    without a journal.
     """
 
     finished: int
     failed: int
+    waiting: int
     bad: int
     left: int | None
     spent: Tally | None
@@ -33,15 +35,21 @@ def status(job: FileJob, where: Place) -> Status:
         raise InputError(f"no run has written {where.out} from here; its journal would be {where.journal}")
     if _is_strange(job, where.out):
         raise InputError(f"{where.out} was written by another command; ask that one for its status")
-    counts = {"finished": 0, "failed": 0, "bad": 0}
+    counts = {"finished": 0, "failed": 0, "waiting": 0, "bad": 0}
     for path in where.outputs:
         for record in records(job, path):
-            counts["bad" if record.key is None else "finished" if record.ok else "failed"] += 1
+            counts[_kind(record)] += 1
     left = None
     if where.index.exists():
         with opened_index(where.index) as index:
-            left = max(0, index.lines - counts["finished"] - counts["failed"])
+            left = max(0, index.lines - counts["finished"] - counts["failed"] - counts["waiting"])
     return Status(**counts, left=left, spent=spent(where))
+
+
+def _kind(record: Written) -> str:
+    if record.key is None:
+        return "bad"
+    return "waiting" if record.waits else "finished" if record.ok else "failed"
 
 
 def _is_strange(job: FileJob, path: Path) -> bool:

@@ -22,7 +22,8 @@ class SupportJob:
     """A FileJob over CustomerRequests.
 
     A record has the same fields in the same order for every request, answered or not. `ok`: the customer got an
-    answer; what became of a refund in it says `refunds`. `flagged` stands behind them only where a person should look.
+    answer; what became of a refund in it says `refunds`. Behind them stand, only where it is so, `flagged` (a person
+    should look) and `waiting` (the answer is not the last one: a person has to decide, then the request goes on).
     """
 
     starts = b'{"id":'
@@ -53,9 +54,13 @@ class SupportJob:
     async def work(self, item: CustomerRequest, ctx: TaskContext, /) -> Answer:
         return await self._support.work(item, ctx)
 
-    def record(self, result: MapResult) -> dict[str, Any]:
+    def record(self, result: MapResult) -> dict[str, Any] | None:
         """`result.value` is an Answer: a run with a store reads values back with `value_type=Answer`."""
-        return _line(result.key, result.item.item.customer, result.value, result, result.error)
+        waits = result.status == "waiting"
+        if waits and result.value is None:
+            return None
+        line = _line(result.key, result.item.item.customer, result.value, result, None if waits else result.error)
+        return line | {"waiting": True} if waits else line
 
     def refusal(self, error: LineError) -> dict[str, Any]:
         """`id` and `user_id` as far as the line has them; `error.line` tells it from the record of a request."""
@@ -70,7 +75,7 @@ class SupportJob:
         except (msgspec.DecodeError, UnicodeDecodeError):
             return None
         bad_line = found.error is not None and found.error.line is not None
-        return Written(None if bad_line else found.id, found.status == "ok")
+        return Written(None if bad_line else found.id, found.status == "ok", waits=found.waiting)
 
 
 class _Error(msgspec.Struct):
@@ -83,6 +88,7 @@ class _Record(msgspec.Struct):
     status: str
     outcome: str
     error: _Error | None = None
+    waiting: bool = False
 
 
 def _usable(value: dict[str, Any], name: str) -> str | None:

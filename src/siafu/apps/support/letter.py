@@ -50,6 +50,7 @@ WHY: dict[str, Say] = {
     ),
     "declined": ("환불이 거절되었습니다.", "The refund was declined."),
     "approval_denied": ("담당자가 환불을 승인하지 않았습니다.", "A person decided against it."),
+    "approval_expired": ("담당자의 승인이 제때 나지 않았습니다.", "Nobody approved it in time."),
     "stale_refund_total": (
         "그사이에 이 주문의 환불 금액이 바뀌었습니다. 확인하신 뒤에 다시 요청해 주세요.",
         "What is refunded of this order has changed meanwhile. Please check it and ask again.",
