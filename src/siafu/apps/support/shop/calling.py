@@ -83,3 +83,14 @@ def schema(kind: type[msgspec.Struct]) -> dict[str, Any]:
     top = parts.pop(kind.__name__)
     top.pop("title", None)
     return {**top, "$defs": parts} if parts else top
+
+
+def answer_schema(gives: type[msgspec.Struct]) -> dict[str, Any]:
+    """The JSON Schema of what a tool answers: `gives`, or a Refusal.
+
+    Widely used clients hold refusals against a tool's output schema too, and show their own error when one does not
+    fit. The alternatives are only in what is required, as clients that make types of a schema need its properties.
+    """
+    made, refused = schema(gives), schema(Refusal)
+    ways = [{"required": made.pop("required")}, {"required": refused["required"]}]
+    return {**made, "properties": {**made["properties"], **refused["properties"]}, "anyOf": ways}

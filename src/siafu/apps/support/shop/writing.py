@@ -35,7 +35,12 @@ class RefundQuestion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         ),
     ] = None
     reason: Annotated[
-        Literal["change_of_mind", "faulty", "wrong_item", "other"] | None,
+        # Some models' interfaces take an enumeration only with its type.
+        Annotated[
+            Literal["change_of_mind", "faulty", "wrong_item", "other"],
+            msgspec.Meta(extra_json_schema={"type": "string"}),
+        ]
+        | None,
         msgspec.Meta(description="Why the customer wants the money back (환불 사유), if they said so."),
     ] = None
 
