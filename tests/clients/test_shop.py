@@ -106,7 +106,7 @@ def test_what_a_client_learns_of_the_shop(place: Place) -> None:
 
 def test_reading(place: Place) -> None:
     order = place.gets("get_order_status", order_id=LARGE)
-    assert (order["total_text"], order["status_ko"], order["refundable_minor"]) == ("116,000원", "결제완료", 116_000)
+    assert (order["total_text"], order["status_ko"], order["refunded_minor"]) == ("116,000원", "결제완료", 0)
     found = place.gets("search_products", query="무선 이어폰")["products"]
     assert found[0]["name_ko"] == "무선 이어폰 프로"
     listed = place.client.ask("resources")
@@ -131,9 +131,12 @@ def test_a_slow_refund_is_told_of_and_made_once(place: Place) -> None:
     assert (done["status"], done["amount_text"], done["replayed"]) == ("refunded", "55,000원", False)
     again = place.gets("process_refund", order_id=SMALL, reason="change_of_mind")
     assert again == {**done, "replayed": True}
-    assert place.gets("get_order_status", order_id=SMALL)["refundable_minor"] == 0
+    order = place.gets("get_order_status", order_id=SMALL)
+    assert (order["refunded_minor"], order["refund_pending_minor"], order["refundable_minor"]) == (55_000, 0, 0)
     waits = place.is_refused("process_refund", order_id=LARGE)
     assert waits["code"] == "pending_approval" and "116,000원" in waits["message"] and not waits["retryable"]
+    pending = place.gets("get_order_status", order_id=LARGE)
+    assert pending["refund_pending_minor"] == pending["refunded_minor"] == 116_000
     (paid,) = place.payments.effects()[before:]
     assert (paid["amount"], paid["currency"]) == (55_000, "KRW")
     assert place.payments.stats()["refund_requests"] == before + 1

@@ -68,7 +68,8 @@ def use(tool: ToolSpec, tx: Transaction, caller: Caller, arguments: Mapping[str,
     if tool.for_customer and caller.customer is None:
         return Refusal(
             code="identity_required",
-            message=f"The shop does not know which customer is asking, so {tool.name} cannot answer.",
+            message=f"The shop does not know which customer is asking, so {tool.name} cannot answer. No argument "
+            "changes that: whoever set this connection up names the customer (shop serve --customer) or sends a token.",
         )
     try:
         question = msgspec.convert(arguments, tool.takes, strict=True)
