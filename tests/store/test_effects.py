@@ -155,7 +155,21 @@ async def test_a_denial_stands(house: House) -> None:
 
 
 @pytest.mark.parametrize(
-    "by", ["kim", " KIM ", "ｋｉｍ", "k i m", "agent:refund", "Agent: refund", "", "  ", "x" * 201]
+    "by",
+    [
+        "kim",
+        " KIM ",
+        "ｋｉｍ",
+        "k i m",
+        "k\u200bim",
+        "a\u200bgent:x",
+        "\u200b",
+        "agent:refund",
+        "Agent: refund",
+        "",
+        "  ",
+        "x" * 201,
+    ],
 )
 async def test_sec4_who_asks_and_agents_never_decide(house: House, by: str) -> None:
     await house.store.claim(ask(approval="always"))

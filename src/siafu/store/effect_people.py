@@ -159,23 +159,25 @@ class EffectPeople:
         return await self._database.run(lambda transaction: transaction.rows(sql, **values))
 
 
-def checked_person(by: str, requester: str = "") -> str:
+def checked_person(by: str, *requesters: str) -> str:
     """The name of a person who may decide. Two spellings of one name are one person.
 
-    Raises: InputError when it is empty, an agent's, or the requester's.
+    Raises: InputError when it is empty, an agent's, or one of the requesters'.
     """
     name = clean(by).strip()
-    if not name or len(name) > MAX_NAME:
+    if not _plain(name) or len(name) > MAX_NAME:
         raise InputError(f"a decision needs the name of a person, of 1 to {MAX_NAME} characters")
     if _plain(name).startswith(AGENT):
         raise InputError("agents decide nothing: it takes a person")
-    if requester and _plain(name) == _plain(requester):
+    if _plain(name) in {_plain(requester) for requester in requesters}:
         raise InputError(f"{name} asked for it, and so may not decide on it: somebody else has to")
     return name
 
 
 def _plain(name: str) -> str:
-    return "".join(unicodedata.normalize("NFKC", name).casefold().split())
+    """Without case, width, spaces and signs that cannot be seen (category Cf, such as a zero-width space)."""
+    shown = (sign for sign in name if unicodedata.category(sign) != "Cf")
+    return "".join(unicodedata.normalize("NFKC", "".join(shown)).casefold().split())
 
 
 def _note(text: str) -> str:
