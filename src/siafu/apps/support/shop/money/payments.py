@@ -98,7 +98,7 @@ class Payments(Protocol):
 
 
 class HttpPayments:
-    """A provider over HTTP: POST /v1/refunds, GET /v1/refunds?reference=, GET /v1/capabilities.
+    """A provider over HTTP: POST /v1/refunds, GET /v1/refunds?reference=, GET /v1/refunds, GET /v1/capabilities.
 
     given: what it can do; None = it is asked, once. Nothing is retried here.
 
@@ -160,6 +160,22 @@ class HttpPayments:
         # With more than one, the first stands for the intent; the reconciliation report names the others.
         return next((paid for paid in found.data if _is_for(paid, call)), None)
 
+    async def statement(self) -> list[Paid]:
+        """All refunds that the provider has made, oldest first. Raises: ToolUnavailable; also when it has no list."""
+        found: list[Paid] = []
+        seen: set[str] = set()
+        more = True
+        while more:
+            after = {"after": found[-1].id} if found else {}
+            page = await self._ask("/v1/refunds", after, _Page, ASKING_SECONDS)
+            if not isinstance(page, _Page):
+                raise ToolUnavailable(f"the payment provider gives no list of its refunds: {page.why}")
+            news = [paid for paid in page.data if paid.id not in seen]
+            seen.update(paid.id for paid in news)
+            found += news
+            more = page.more and bool(news)
+        return found
+
     async def _ask(self, path: str, params: Mapping[str, str], kind: type[T], seconds: float) -> T | Unclear | NotSent:
         try:
             async with asyncio.timeout(seconds):
@@ -190,6 +206,11 @@ class _ErrorBody(msgspec.Struct):
 
 class _Listing(msgspec.Struct):
     data: list[Paid]
+
+
+class _Page(msgspec.Struct):
+    data: list[Paid]
+    more: bool
 
 
 def _read(raw: bytes, kind: type[T]) -> T | Unclear:

@@ -139,7 +139,7 @@ class Refunds:
     async def resolve(self, refund_id: str, *, psp_refund_id: str | None, by: str) -> None:
         """Close a refund under review: a person found it at the provider under this id, or (None) that it was not made.
 
-        Raises: InputError when it is not under review, or the id is another refund's.
+        Raises: InputError when it is not under review, the id is another refund's, or `by` asked for it.
         """
         await self._db.run(lambda tx: self._books.resolve(tx, refund_id, psp_refund_id=psp_refund_id, by=by))
 
