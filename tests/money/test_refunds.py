@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from paysim import running_payments
+from siafu.apps.support.shop import brakes
 from siafu.apps.support.shop.money import refunds as steps
 from siafu.apps.support.shop.money.books import call_of
 from siafu.apps.support.shop.money.payments import Call, HttpPayments
@@ -32,6 +33,28 @@ async def test_without_payments_nothing_is_stored(db: Database) -> None:
     assert (code(outcome), outcome.retryable) == ("payments_unavailable", True)  # type: ignore[union-attr]
     assert intents(db) == []
     await nobody.aclose()
+
+
+@pytest.mark.parametrize(
+    ("script", "expected"),
+    [("paid", "ok"), ("lost", "unknown_outcome"), ("unsent", "in_progress"), ("declined", "declined")],
+)
+async def test_what_was_begun_is_told_when_the_provider_is_away_or_refunds_are_off(
+    db: Database, script: str, expected: str
+) -> None:
+    """A run that goes on asks again; "nothing was refunded" would be a lie."""
+    assert code(await shop(db, Bank(script=[script])).refund(ask("1", 3_000))) == expected
+    let_time_pass(db)
+    nobody = HttpPayments("http://127.0.0.1:9")
+    for provider in (None, nobody):
+        assert code(await shop(db, provider).refund(ask("1", 3_000))) == expected
+        assert code(await shop(db, provider).refund(ask("2", 3_000))) == "payments_unavailable"
+    await nobody.aclose()
+    db.transact(lambda tx: brakes.switch(tx, "off", "process_refund", "", by="park", reason="test"))
+    let_time_pass(db)
+    assert code(await shop(db, Bank()).refund(ask("1", 3_000))) == expected
+    assert code(await shop(db, Bank()).refund(ask("2", 3_000))) == "tool_disabled"
+    assert len(intents(db)) == 1
 
 
 async def test_a_cancelled_caller_does_not_cut_the_refund(db: Database) -> None:

@@ -124,20 +124,19 @@ class Books:
             raise Refused(answers.another_meaning(found, same_order=same_order))
         return Claimed(found, first=False)
 
-    def take(self, tx: Transaction, refund_id: str, *, seen: int) -> Intent | Refusal | None:
+    def take(self, tx: Transaction, refund_id: str, *, seen: int) -> Intent | None:
         """The refund under a new lease, if its last epoch is still `seen`: from here on a call may have been made.
 
-        None: somebody else has it, or it is over. Refusal: the tool is switched off.
+        None: somebody else has it, it is over, or the tool is switched off.
         """
         found = rows.intent(tx, refund_id, lock=True)
         if found.lease_epoch != seen or found.state not in ("reserved", "dispatching", "unknown"):
             return None
         if found.lease_until is not None and found.lease_until >= found.now:
             return None
-        stopped = brakes.stopped(tx, TOOL, found.tenant_id)
-        if stopped is not None:
+        if brakes.stopped(tx, TOOL, found.tenant_id):
             self._postpone(tx, found)
-            return stopped
+            return None
         try:
             tx.change(
                 """UPDATE refund_intent SET state = 'dispatching', lease_owner = :owner, lease_epoch = lease_epoch + 1,

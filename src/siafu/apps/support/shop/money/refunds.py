@@ -21,7 +21,6 @@ from siafu.apps.support.shop.money.payments import (
 )
 from siafu.apps.support.shop.money.policy import RefundPolicy
 from siafu.apps.support.shop.money.records import Intent, OrderMoney, RefundAsk, RefundOutcome
-from siafu.apps.support.shop.refusal import Refusal
 from siafu.errors import SiafuError, StoreError, ToolUnavailable
 from siafu.pace.backoff import full_jitter
 from siafu.pace.clock import Clock
@@ -149,29 +148,35 @@ class Refunds:
             await asyncio.wait(self._under_way)
 
     async def _refund(self, ask: RefundAsk) -> RefundOutcome:
-        if self._payments is None:
-            return answers.UNAVAILABLE
-        try:
-            provider = Provider(self._payments, await self._payments.capabilities())
-        except ToolUnavailable as error:
-            log.warning("%s", error.message)
-            return answers.UNAVAILABLE
-        terms = Terms(open=self._answers(), serialise=not provider.can.idempotency, today=self._clock.wall())
+        provider = await self._provider()
+        terms = Terms(
+            open=provider is not None and self._answers(),
+            serialise=provider is None or not provider.can.idempotency,
+            today=self._clock.wall(),
+        )
         try:
             claimed = await self._db.run(lambda tx: self._books.claim(tx, ask, terms))
         except Refused as refused:
             return refused.refusal
         crash_point("refund_claimed")
-        if claimed.first or not claimed.intent.busy_ms:
+        if provider is not None and (claimed.first or not claimed.intent.busy_ms):
             return await self._carry_out(claimed.intent, provider)
         return answers.answer(claimed.intent)
+
+    async def _provider(self) -> Provider | None:
+        """None when it is away: then no refund is begun, and what became of those that were is told all the same."""
+        if self._payments is None:
+            return None
+        try:
+            return Provider(self._payments, await self._payments.capabilities())
+        except ToolUnavailable as error:
+            log.warning("%s", error.message)
+            return None
 
     async def _carry_out(self, found: Intent, provider: Provider) -> RefundOutcome:
         """One attempt, if the refund is open and nobody else makes one."""
         until = self._clock.now() + CALL_SHARE * self._lease
         taken = await self._db.run(lambda tx: self._books.take(tx, found.refund_id, seen=found.lease_epoch))
-        if isinstance(taken, Refusal):
-            return taken
         if taken is None:
             return answers.answer(await self._db.run(lambda tx: rows.intent(tx, found.refund_id)))
         crash_point("refund_dispatching")
