@@ -51,7 +51,7 @@ def test_what_is_minted_is_read_back() -> None:
     assert verify(signed(), KEY, "siafu-shop", NOW).subject == "kim"  # the positive control of the tables below
 
 
-@pytest.mark.parametrize("grants", [None, Grants(), Grants(("1001", "주문-2"), (1, 50_000))])
+@pytest.mark.parametrize("grants", [None, Grants(), Grants(("1001", "주문-2"), (("KRW", 1), ("USD", 50_000)))])
 def test_grants_are_read_back(grants: Grants | None) -> None:
     token = mint(KEY, subject="kim", audience="shop", scopes=["a"], grants=grants, now=NOW)
     assert verify(token, KEY, "shop", NOW).grants == grants
@@ -59,7 +59,10 @@ def test_grants_are_read_back(grants: Grants | None) -> None:
 
 @pytest.mark.parametrize(
     "grants",
-    [Grants(("",)), Grants(("x" * 201,)), Grants((), (0,)), Grants((), (10**12 + 1,)), Grants(("1" * 50,) * 99)],
+    [
+        *(Grants(("",)), Grants(("x" * 201,)), Grants(("1" * 50,) * 99)),
+        *(Grants((), (("KRW", 0),)), Grants((), (("KRW", 10**12 + 1),)), Grants((), (("won", 1),))),
+    ],
 )
 def test_grants_that_cannot_be_are_not_minted(grants: Grants) -> None:
     with pytest.raises(ConfigError):
@@ -67,7 +70,15 @@ def test_grants_that_cannot_be_are_not_minted(grants: Grants) -> None:
 
 
 @pytest.mark.parametrize(
-    "grants", [[], {"orders": "1001"}, {"amounts": [1.5]}, {"amounts": [True]}, {"orders": [1001]}]
+    "grants",
+    [
+        [],
+        {"orders": "1001"},
+        {"amounts": [5]},
+        {"amounts": [["KRW", 1.5]]},
+        {"amounts": [["KRW", True]]},
+        {"orders": [1001]},
+    ],
 )
 def test_malformed_grants_do_not_pass_for_no_limit(grants: Any) -> None:
     assert reason(signed(grants=grants)) == "malformed"

@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+import asyncio
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from processes import children
+from siafu.apps.support.shop.database import ShopDatabase
 from siafu.apps.support.signed import AUDIENCE
 from siafu.border.identity import mint
 from siafu.border.secrets import Secret
@@ -48,6 +51,17 @@ async def test_its_database_can_be_another(tmp_path: Path) -> None:
     async with support_desk(load(environ={}), database=tmp_path / "other.db") as desk:
         assert await desk.tools.list()
     assert (tmp_path / "other.db").exists() and not (tmp_path / ".siafu" / "shop.db").exists()
+
+
+async def test_its_database_can_be_an_address(postgres_url: str) -> None:
+    """And the password in it is not on the shop's command line."""
+    async with support_desk(load(environ={}), database=postgres_url) as desk:
+        assert await desk.tools.list()
+        lines = [await asyncio.to_thread(Path(f"/proc/{child}/cmdline").read_bytes) for child in children()]
+        assert any(b"shop\0serve" in line for line in lines)
+        assert not any(b"postgresql://" in line for line in lines)
+    with closing(ShopDatabase(postgres_url)) as shop:
+        assert shop.order("", "kim", "1001") is not None
 
 
 def test_the_key_of_the_example_shop_never_shows() -> None:

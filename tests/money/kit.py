@@ -69,7 +69,8 @@ def ask(key: str = "1", amount: int | None = None, **more: Any) -> RefundAsk:
 
 class Bank:
     """A provider in this process, which pays whatever it is told. `script`: what happens to the next calls, by name:
-    paid, lost (paid, no answer), before (not paid, no answer), declined, unsent; when it is used up: paid.
+    paid, lost (paid, no answer), before (not paid, no answer), error (not paid, a 500), declined, unsent; when it is
+    used up: paid.
     """
 
     def __init__(self, can: Capabilities = IDEMPOTENT, script: Iterable[str] = (), name: str = "payments") -> None:
@@ -107,6 +108,8 @@ class Bank:
             return Declined("card_expired")
         if what == "before":
             return Unclear("reset")
+        if what == "error":
+            return Unclear("HTTP 500", answered=True)
         if self.can.idempotency and call.key in self._known:
             return self._known[call.key]
         name = f"re_{len(self.paid) + 1}"

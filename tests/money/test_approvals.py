@@ -114,7 +114,22 @@ async def test_a_decision_that_nobody_makes_expires(db: Database, noticed_by: st
     assert outcome.details == {"reason": "expired"}  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize("by", ["kim", "KIM ", "agent:refund", "Agent:Other", "", "  "])
+@pytest.mark.parametrize(
+    "by",
+    [
+        "kim",
+        "KIM ",
+        "ｋｉｍ",
+        "k i\u200bm",
+        "agent:refund",
+        "Agent:Other",
+        "ａgent:x",
+        "a\u2060gent:x",
+        "",
+        "  ",
+        "\u200b",
+    ],
+)
 async def test_sec4_who_asks_never_decides_and_no_agent_does(db: Database, by: str) -> None:
     await shop(db, Bank(), POLICY).refund(large())
     waits = await waiting(db)

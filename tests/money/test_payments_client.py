@@ -72,6 +72,7 @@ async def test_what_is_known_of_a_call(
     sim.set_faults({"kind": fault})
     outcome = await client.refund(call(key), 0.5 if fault == "hang" else 5.0)
     assert isinstance(outcome, expected)
+    assert getattr(outcome, "answered", True) == (fault not in ("lost", "lost_before", "hang"))
     assert (await client.find(call(key), 5.0) is not None) == paid
 
 

@@ -83,7 +83,7 @@ def test_food_is_not_taken_back_for_a_change_of_mind() -> None:
     [
         (None, 1_234, "ok"),
         (Grants(), None, "order_not_requested"),
-        (Grants(orders=("1002",), amounts=(1_234,)), 1_234, "order_not_requested"),
+        (Grants(orders=("1002",), amounts=(("KRW", 1_234),)), 1_234, "order_not_requested"),
         (Grants(orders=("1001",)), None, "ok"),
         (Grants(orders=("1001",)), 10_000, "ok"),  # what remains
         (Grants(orders=("1001",)), 3_000, "ok"),  # one piece of a line
@@ -91,8 +91,9 @@ def test_food_is_not_taken_back_for_a_change_of_mind() -> None:
         (Grants(orders=("1001",)), 4_000, "ok"),
         (Grants(orders=("1001",)), 9_000, "amount_not_requested"),  # three pieces of two
         (Grants(orders=("1001",)), 1_234, "amount_not_requested"),
-        (Grants(orders=("1001", "1002"), amounts=(1_234,)), 1_234, "ok"),
-        (Grants(orders=("1001",), amounts=(1_234,)), 1_235, "amount_not_requested"),
+        (Grants(orders=("1001", "1002"), amounts=(("KRW", 1_234),)), 1_234, "ok"),
+        (Grants(orders=("1001",), amounts=(("KRW", 1_234),)), 1_235, "amount_not_requested"),
+        (Grants(orders=("1001",), amounts=(("USD", 1_234),)), 1_234, "amount_not_requested"),
     ],
 )
 def test_only_what_the_customers_words_name(grants: Grants | None, amount: int | None, expected: str) -> None:
@@ -149,9 +150,9 @@ def test_a_person_checks_what_a_little_trusted_actor_asks_for() -> None:
     refunded=st.integers(0, 10_000),
     amount=st.integers(1, 12_000),
     orders=st.lists(st.sampled_from(["1001", "1002"]), max_size=2),
-    amounts=st.lists(st.integers(1, 12_000), max_size=2),
+    amounts=st.lists(st.tuples(st.sampled_from(["KRW", "USD"]), st.integers(1, 12_000)), max_size=2),
 )
-def test_grants_only_ever_narrow(refunded: int, amount: int, orders: list[str], amounts: list[int]) -> None:
+def test_grants_only_ever_narrow(refunded: int, amount: int, orders: list[str], amounts: list[tuple[str, int]]) -> None:
     """Whatever a message grants is allowed without a message too; an order it does not name never is."""
     grants = Grants(orders=tuple(orders), amounts=tuple(amounts))
     free = refusal(amount=amount, refunded=refunded, order=order(items=LINES))

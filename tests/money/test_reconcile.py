@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+from pathlib import Path
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from siafu.apps.support.shop.money.payments import Paid
-from siafu.apps.support.shop.money.reconcile import Booked, compare, reconcile
+from paysim import running_payments
+from siafu.apps.support.shop.money.payments import HttpPayments, Paid
+from siafu.apps.support.shop.money.reconcile import Booked, compare, reconcile, reconciled
+from siafu.errors import ToolUnavailable
 from siafu.store.database import Database
 
-from .kit import NEITHER, Bank, ask, order, shop
+from .kit import LOOKUP, NEITHER, Bank, ask, order, shop
 
 
 def paid(reference: str, amount: int = 700, payment: str = "pay_1", name: str = "") -> Paid:
@@ -74,3 +80,58 @@ async def test_the_stored_books(db: Database) -> None:
     ]
     await refunds.resolve(under_review["refund_id"], psp_refund_id=bank.paid[1].id, by="park")
     assert await reconcile(db, "payments", bank.paid) == []
+
+
+async def test_against_the_providers_own_list(db: Database, tmp_path: Path) -> None:
+    with running_payments(tmp_path / "paid.jsonl", mode="lookup") as sim:
+        client = HttpPayments(sim.url)
+        refunds = shop(db, client)
+        for n in range(101):  # more than a page
+            await refunds.refund(ask(f"p{n}", 10))
+        assert await reconciled(db, client) == []
+        sim.set_faults({"kind": "lost"})
+        await refunds.refund(ask("lost", 10))
+        found = await reconciled(db, client)
+        assert [(one.kind, one.state) for one in found] == [("not_booked", "unknown"), ("total", None)]
+        await client.aclose()
+
+
+async def test_what_is_booked_while_the_list_is_read_is_no_difference(db: Database) -> None:
+    bank = Bank(LOOKUP, script=["lost", "lost"])
+    refunds = shop(db, bank)
+    for n in range(2):
+        await refunds.refund(ask(f"p{n}", 100, order=order(f"{2000 + n}")))
+
+    class Reading(HttpPayments):
+        async def statement(self) -> list[Paid]:
+            db.transact(lambda tx: tx.change("UPDATE refund_intent SET next_attempt_at = 0 WHERE order_id = '2000'"))
+            await refunds.complete()
+            return bank.paid
+
+    found = await reconciled(db, Reading("http://127.0.0.1:9"))
+    assert [(one.kind, one.payment) for one in found] == [("not_booked", "pay_2001"), ("total", "pay_2001")]
+
+
+async def test_a_provider_without_a_list_and_one_whose_list_does_not_end(tmp_path: Path) -> None:
+    with running_payments(tmp_path / "paid.jsonl", mode="neither") as sim:
+        client = HttpPayments(sim.url)
+        with pytest.raises(ToolUnavailable, match="404"):
+            await client.statement()
+        await client.aclose()
+
+    async def same(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        page = (
+            b'{"data":[{"id":"re_1","payment":"p","amount":1,"currency":"KRW","reference":"r","status":"succeeded"}],'
+        )
+        page += b'"more":true}'
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\nConnection: close\r\n\r\n" % len(page) + page)
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(same, "127.0.0.1", 0)
+    client = HttpPayments(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+    async with asyncio.timeout(10):
+        assert [paid.id for paid in await client.statement()] == ["re_1"]
+    await client.aclose()
+    server.close()

@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from paysim import running_payments
+from siafu.apps.support.shop import brakes
 from siafu.apps.support.shop.money import refunds as steps
 from siafu.apps.support.shop.money.books import call_of
 from siafu.apps.support.shop.money.payments import Call, HttpPayments
@@ -32,6 +33,28 @@ async def test_without_payments_nothing_is_stored(db: Database) -> None:
     assert (code(outcome), outcome.retryable) == ("payments_unavailable", True)  # type: ignore[union-attr]
     assert intents(db) == []
     await nobody.aclose()
+
+
+@pytest.mark.parametrize(
+    ("script", "expected"),
+    [("paid", "ok"), ("lost", "unknown_outcome"), ("unsent", "in_progress"), ("declined", "declined")],
+)
+async def test_what_was_begun_is_told_when_the_provider_is_away_or_refunds_are_off(
+    db: Database, script: str, expected: str
+) -> None:
+    """A run that goes on asks again; "nothing was refunded" would be a lie."""
+    assert code(await shop(db, Bank(script=[script])).refund(ask("1", 3_000))) == expected
+    let_time_pass(db)
+    nobody = HttpPayments("http://127.0.0.1:9")
+    for provider in (None, nobody):
+        assert code(await shop(db, provider).refund(ask("1", 3_000))) == expected
+        assert code(await shop(db, provider).refund(ask("2", 3_000))) == "payments_unavailable"
+    await nobody.aclose()
+    db.transact(lambda tx: brakes.switch(tx, "off", "process_refund", "", by="park", reason="test"))
+    let_time_pass(db)
+    assert code(await shop(db, Bank()).refund(ask("1", 3_000))) == expected
+    assert code(await shop(db, Bank()).refund(ask("2", 3_000))) == "tool_disabled"
+    assert len(intents(db)) == 1
 
 
 async def test_a_cancelled_caller_does_not_cut_the_refund(db: Database) -> None:
@@ -120,6 +143,60 @@ async def test_no_refund_is_begun_while_the_provider_is_silent(db: Database) -> 
     await refunds.complete()  # what was begun is still carried on, and shows that it answers again
     assert states(db) == {"succeeded": 5}
     assert code(await refunds.refund(ask("p5", 100, order=order("2005")))) == "ok"
+
+
+async def test_a_lookup_that_finds_a_refund_shows_that_the_provider_answers(db: Database) -> None:
+    bank = Bank(LOOKUP, script=["lost"] * 5)
+    refunds = shop(db, bank)
+    for n in range(5):
+        await refunds.refund(ask(f"p{n}", 100, order=order(f"{2000 + n}")))
+    assert code(await refunds.refund(ask("p5", 100, order=order("2005")))) == "payments_unavailable"
+    let_time_pass(db)
+    await refunds.complete()
+    assert code(await refunds.refund(ask("p6", 100, order=order("2006")))) == "ok"
+
+
+async def test_errors_that_a_provider_answers_are_no_silence(db: Database) -> None:
+    bank = Bank(script=["error"] * 6)
+    refunds = shop(db, bank)
+    codes = [code(await refunds.refund(ask(f"p{n}", 100, order=order(f"{2000 + n}")))) for n in range(7)]
+    assert codes == ["unknown_outcome"] * 6 + ["ok"]
+
+
+async def test_a_mistake_in_one_round_does_not_end_the_completer(
+    db: Database, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Neither one outside of the refunds, nor one in the first of them: the others are carried on in the same round."""
+    monkeypatch.setattr(steps, "COMPLETER_SECONDS", 0.01)
+    bank = Bank(script=["lost"] * 3)
+    refunds = shop(db, bank, lease=30.0)
+    for n in range(3):
+        await refunds.refund(ask(f"p{n}", 100, order=order(f"{2000 + n}")))
+    let_time_pass(db)
+    mistakes = iter([KeyError("capabilities"), None])
+    find, broken = bank.find, f"siafu-rf-{intents(db)[0]['refund_id']}"
+
+    async def capabilities() -> Any:
+        if (mistake := next(mistakes, None)) is not None:
+            raise mistake
+        return bank.can
+
+    async def failing(call: Call, seconds: float) -> Any:
+        if call.key == broken:
+            raise IndexError("a mistake in the client")
+        return await find(call, seconds)
+
+    bank.capabilities, bank.find = capabilities, failing  # type: ignore[method-assign]
+    task = asyncio.create_task(refunds.run_completer())
+    async with asyncio.timeout(10):
+        while states(db)["succeeded"] < 2:
+            await asyncio.sleep(0.01)
+    assert not task.done()
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+    assert states(db) == {"succeeded": 2, "dispatching": 1}
+    assert "a mistake in the client" in caplog.text
 
 
 async def test_a_database_that_fails_after_the_call_leaves_it_to_the_completer(db: Database) -> None:

@@ -106,6 +106,19 @@ async def test_lookup_by_reference(tmp_path: Path, mode: str) -> None:
         assert requests[2]["ids"] == [first["id"], second["id"]] and requests[2]["what"] == "lookup"
 
 
+async def test_all_refunds_are_listed_in_pages(tmp_path: Path) -> None:
+    with running_payments(tmp_path / "l", mode="lookup") as payments:
+        assert (await ask(payments, "GET", "/v1/refunds"))[:2] == (200, {"data": [], "more": False})
+        made = [(await refund(payments, body(f"r-{number}")))[1] for number in range(101)]
+        first = (await ask(payments, "GET", "/v1/refunds"))[1]
+        rest = (await ask(payments, "GET", f"/v1/refunds?after={made[99]['id']}"))[1]
+        assert (await ask(payments, "GET", "/v1/refunds?after=re_nobody"))[0] == 400
+    assert (first["data"], first["more"]) == (made[:100], True)
+    assert (rest["data"], rest["more"]) == (made[100:], False)
+    with running_payments(tmp_path / "other", mode="neither") as payments:
+        assert (await ask(payments, "GET", "/v1/refunds"))[0] == 404
+
+
 # kind -> what the caller sees, and what was paid
 FAULTS: dict[str, tuple[int | str, int]] = {
     "slow": (200, 1),

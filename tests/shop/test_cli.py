@@ -11,11 +11,18 @@ from typing import Any
 
 import pytest
 
+from paysim import running_payments
 from siafu.apps.support.shop import stock, tickets
 from siafu.apps.support.shop.database import ShopDatabase
+from siafu.apps.support.shop.money.payments import Call, HttpPayments
+from siafu.apps.support.shop.money.policy import NO_RULES
+from siafu.apps.support.shop.money.records import RefundAsk
+from siafu.apps.support.shop.money.refunds import Refunds
+from siafu.apps.support.shop.orders import money_text
 from siafu.apps.support.shop.server import AUDIENCE
 from siafu.border.identity import verify
 from siafu.border.secrets import Secret
+from siafu.pace.clock import SystemClock
 
 KEY = "k3y" * 20
 
@@ -63,6 +70,11 @@ def test_a_token_proves_its_customer(tmp_path: Path) -> None:
         (("cap", "open_ticket", "calls", "1.5"), "", "whole number"),
         (("stock", "--release", "rsv-1"), "", "--reservations"),
         (("tickets", "--close", "tkt-1"), "", "siafu shop tickets"),
+        (("resolve", "5f1c"), "", "--paid NAME or --not-paid"),
+        (("resolve", "5f1c", "--not-paid", "--paid", "re_1"), "", "--paid NAME or --not-paid"),
+        (("resolve", "5f1c", "--not-paid", "--as", "min"), "", "siafu shop refunds"),
+        (("reconcile",), "", "--payments URL"),
+        (("reconcile", "--payments", "http://127.0.0.1:9"), "", "no list of its refunds"),
     ],
 )
 def test_wrong_use_is_explained(tmp_path: Path, arguments: tuple[str, ...], key: str, words: str) -> None:
@@ -72,7 +84,23 @@ def test_wrong_use_is_explained(tmp_path: Path, arguments: tuple[str, ...], key:
 
 
 @pytest.mark.parametrize(
-    "command", ["", "serve", "token", "orders", "calls", "stock", "tickets", "switches", "off", "on", "cap"]
+    "command",
+    [
+        "",
+        "serve",
+        "token",
+        "orders",
+        "calls",
+        "stock",
+        "tickets",
+        "switches",
+        "off",
+        "on",
+        "cap",
+        "refunds",
+        "resolve",
+        "reconcile",
+    ],
 )
 def test_help_has_examples_and_fits_a_terminal(tmp_path: Path, command: str) -> None:
     shown = siafu(tmp_path, *command.split(), "--help").stdout
@@ -120,3 +148,43 @@ def test_people_see_what_agents_did_and_stop_them(tmp_path: Path) -> None:
     found = shown("switches", "--json")
     assert {s["state"] for s in found["switches"]} == {"on"} and found["caps"] == []
     assert all(len(line) <= 80 for line in shown("switches").splitlines())
+
+
+async def test_people_find_out_what_became_of_a_refund(tmp_path: Path) -> None:
+    """Two answers are lost by a provider that cannot say what it paid; one of the two was paid."""
+    database = tmp_path / "home" / "shop.db"
+    with running_payments(tmp_path / "paid.jsonl", mode="neither") as sim:
+        sim.set_faults({"kind": "lost"}, {"kind": "lost_before"})
+        with closing(ShopDatabase(database)) as shop:
+            client = HttpPayments(sim.url)
+            refunds = Refunds(shop, client, NO_RULES, clock=SystemClock(), owner="a")
+            for order in shop.orders("", "kim")[:2]:
+                await refunds.refund(RefundAsk(tenant="", customer="kim", order=order, amount_minor=500))
+            await client.aclose()
+        (paid,) = sim.effects()
+
+    def shown(*arguments: str) -> Any:
+        done = siafu(tmp_path, *arguments)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    first, second = shown("refunds", "--state", "manual_review", "--json")
+    assert (first["reference"], first["order_id"], first["amount_minor"]) == (paid["reference"], "1001", 500)
+    assert "manual_review" in first["last"]
+    table = siafu(tmp_path, "refunds").stdout
+    assert first["refund_id"][:8] in table and money_text(500, first["currency"]) in table
+    wrong = siafu(tmp_path, "resolve", first["refund_id"], "--paid", paid["id"], "--as", "ＫＩＭ")
+    assert wrong.returncode == 2 and "somebody else" in wrong.stderr
+    (now,) = shown("resolve", first["refund_id"][:8], "--paid", paid["id"], "--as", "min", "--json")
+    assert (now["state"], now["paid_as"]) == ("succeeded", paid["id"])
+    (now,) = shown("resolve", second["refund_id"], "--not-paid", "--as", "min", "--json")
+    assert now["state"] == "declined"
+    with running_payments(tmp_path / "paid.jsonl", mode="lookup") as sim:
+        agreed = siafu(tmp_path, "reconcile", "--payments", sim.url)
+        assert (agreed.returncode, "agree" in agreed.stdout) == (0, True)
+        client = HttpPayments(sim.url)
+        await client.refund(Call(key="by hand", payment="pay_9", amount=7, currency="KRW"), 5.0)
+        await client.aclose()
+        differs = siafu(tmp_path, "reconcile", "--payments", sim.url, "--json")
+        assert differs.returncode == 1
+        assert [one["kind"] for one in json.loads(differs.stdout)] == ["no_intent", "total"]

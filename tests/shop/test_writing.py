@@ -53,7 +53,7 @@ def test_a_refunds_key_is_its_request_and_order_and_nothing_a_model_says(shop: S
 
 
 def test_what_the_token_says_travels_with_the_ask(shop: ShopDatabase) -> None:
-    grants = Grants(orders=("1001",), amounts=(5000,))
+    grants = Grants(orders=("1001",), amounts=(("KRW", 5000),))
     who = Caller(customer="kim", run="r", request="q", grants=grants, expected_refunded_minor=7)
     found = ask(shop, who, amount=5000, reason="wrong_item")
     assert (found.customer, found.order.order_id, found.amount_minor, found.reason) == (
@@ -135,7 +135,9 @@ async def test_one_request_is_one_refund_within_what_it_was_granted(tmp_path: Pa
             assert payments.stats()["refund_requests"] == 0
             given = mine("q1", {"expected_refunded_minor": 0})
             assert await refund(given) == await refund(given) == "ok"
-            assert await refund(mine("q1", grants=Grants(("1048",), (5,))), amount=5) == "idempotency_key_reused"
+            assert (
+                await refund(mine("q1", grants=Grants(("1048",), (("KRW", 5),))), amount=5) == "idempotency_key_reused"
+            )
             assert await refund(mine("q2")) != "ok"
         assert payments.stats()["effects"] == 1
     with closing(ShopDatabase(tmp_path / "shop.db")) as database:

@@ -155,7 +155,21 @@ async def test_a_denial_stands(house: House) -> None:
 
 
 @pytest.mark.parametrize(
-    "by", ["kim", " KIM ", "ｋｉｍ", "k i m", "agent:refund", "Agent: refund", "", "  ", "x" * 201]
+    "by",
+    [
+        "kim",
+        " KIM ",
+        "ｋｉｍ",
+        "k i m",
+        "k\u200bim",
+        "a\u200bgent:x",
+        "\u200b",
+        "agent:refund",
+        "Agent: refund",
+        "",
+        "  ",
+        "x" * 201,
+    ],
 )
 async def test_sec4_who_asks_and_agents_never_decide(house: House, by: str) -> None:
     await house.store.claim(ask(approval="always"))
@@ -230,7 +244,9 @@ async def test_sec19_a_switch_counts_from_the_next_claim_on(house: House, tool: 
     stopped = [isinstance(await house.store.claim(each), Stopped) for each in elsewhere]
     assert stopped == [tool == "", tenant == ""]
     await house.store.finish(before.effect, before.epoch, "unknown", None)
-    assert code(await house.store.claim(ask("before", tenant="t", repeats=True))) == "tool_disabled"
+    # it may have happened before the switch: nobody is told that it has not
+    assert code(await house.store.claim(ask("before", tenant="t", repeats=True))) == "manual_review"
+    assert [each.key for each in await house.people.effects("unknown")] == [ask("before").key]
     assert [(each.person, each.reason) for each in await house.people.switches()] == [("lee", "사고")]
     assert await house.people.switch(tool, tenant, on=True, by="park")
     assert isinstance(await house.store.claim(ask(tenant="t")), Dispatch)

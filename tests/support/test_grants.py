@@ -22,6 +22,7 @@ ORDERS = (
     "1001 원래 색상이 아니에요",
     "1001 개봉하지 않았어요",
 )
+DOLLARS = {2_990, 129_900}
 AMOUNTS = {
     30_000: ("30000원", "30,000원", "30,000 원을", "3만원", "3만 원", "3만원만", "30천원", "삼만원", "３만원"),
     35_000: ("3만 5천원", "3만5천원", "3만5000원", "3만 5,000원", "3.5만원", "삼만 오천원", "삼만오천 원이에요"),
@@ -80,7 +81,7 @@ def test_orders(text: str) -> None:
 @pytest.mark.parametrize(("minor", "text"), [(minor, text) for minor, texts in AMOUNTS.items() for text in texts])
 def test_amounts(minor: int, text: str) -> None:
     found = named([text])
-    assert (found.orders, found.amounts) == ((), (minor,))
+    assert (found.orders, found.amounts) == ((), (("USD" if minor in DOLLARS else "KRW", minor),))
 
 
 @pytest.mark.parametrize("text", NEITHER)
@@ -93,18 +94,18 @@ def test_neither(text: str) -> None:
     [
         (["1001 30,000원 환불"], ("1001",), (30_000,)),
         (["주문 1001 만원만 환불"], ("1001",), ()),  # 1,001만원, or 1001 and 만원: unclear, so the customer is asked
-        (["refund order 1001 $30 and 1002, USD 29.90"], ("1001", "1002"), (3_000, 2_990)),
+        (["refund order 1001 $30 and 1002, USD 29.90"], ("1001", "1002"), (("USD", 3_000), ("USD", 2_990))),
         (["주문 30000에서 30000원"], ("30000",), (30_000,)),
         (["1001번 말고 1002번"], ("1001", "1002"), ()),  # a bound, no instruction
-        (["1003이요", "1001이나 1002를 5천원만", "$1"], ("1003", "1001", "1002"), (5_000, 100)),
+        (["1003이요", "1001이나 1002를 5천원만", "$1"], ("1003", "1001", "1002"), (5_000, ("USD", 100))),
         (["1001,1002/1003 1004번"], ("1001", "1002", "1003", "1004"), ()),
         (["1001 krw 30000"], ("1001",), (30_000,)),
-        (["29.90 USD 1001, 15,000 KRW 1002"], ("1001", "1002"), (2_990, 15_000)),
+        (["29.90 USD 1001, 15,000 KRW 1002"], ("1001", "1002"), (("USD", 2_990), 15_000)),
     ],
 )
-def test_messages(texts: list[str], orders: tuple[str, ...], amounts: tuple[int, ...]) -> None:
+def test_messages(texts: list[str], orders: tuple[str, ...], amounts: tuple[int | tuple[str, int], ...]) -> None:
     found = named(texts)
-    assert (found.orders, found.amounts) == (orders, amounts)
+    assert (found.orders, found.amounts) == (orders, tuple(a if isinstance(a, tuple) else ("KRW", a) for a in amounts))
 
 
 ORDER_FORMS = ("{}", "#{}", "주문번호 {}번", "order {}", "order #{}", "주문 {}", "ORD-{}")
@@ -115,9 +116,11 @@ FULL_WIDTH = {code: code + 0xFEE0 for code in range(0x21, 0x7F)}
 orders = st.builds(
     lambda number, form: (form.format(number), str(number)), st.integers(1000, 10**10 - 1), st.sampled_from(ORDER_FORMS)
 )
-won = st.builds(lambda minor, form: (form.format(minor), minor), st.integers(1, 10**9), st.sampled_from(WON_FORMS))
+won = st.builds(
+    lambda minor, form: (form.format(minor), ("KRW", minor)), st.integers(1, 10**9), st.sampled_from(WON_FORMS)
+)
 dollars = st.builds(
-    lambda minor, form: (form.format(minor // 100, minor % 100), minor),
+    lambda minor, form: (form.format(minor // 100, minor % 100), ("USD", minor)),
     st.integers(1, 10**9),
     st.sampled_from(DOLLAR_FORMS),
 )
@@ -125,17 +128,19 @@ words = st.sampled_from(("환불해 주세요", "please", "그리고", "I want m
 
 
 @given(st.lists(st.one_of(orders, won, dollars, words.map(lambda word: (word, None))), max_size=12), st.booleans())
-def test_a_message_names_exactly_what_it_is_made_of(parts: list[tuple[str, str | int | None]], wide: bool) -> None:
+def test_a_message_names_exactly_what_it_is_made_of(
+    parts: list[tuple[str, str | tuple[str, int] | None]], wide: bool
+) -> None:
     text = ", ".join(part for part, _ in parts)
     found = named([text.translate(FULL_WIDTH) if wide else text])
     assert found.orders == tuple(dict.fromkeys(value for _, value in parts if isinstance(value, str)))
-    assert found.amounts == tuple(dict.fromkeys(value for _, value in parts if isinstance(value, int)))
+    assert found.amounts == tuple(dict.fromkeys(value for _, value in parts if isinstance(value, tuple)))
 
 
 @given(st.integers(1, 99_999), st.integers(0, 9), st.booleans())
 def test_korean_units(ten_thousands: int, thousands: int, spaced: bool) -> None:
     text = f"{ten_thousands}만{' ' * spaced}{f'{thousands}천' if thousands else ''}원"
-    assert named([text]).amounts == (ten_thousands * 10_000 + thousands * 1_000,)
+    assert named([text]).amounts == (("KRW", ten_thousands * 10_000 + thousands * 1_000),)
 
 
 CURRENCY = re.compile(r"원|₩|￦|won|krw|usd|dollar|달러|[$＄]|[ｗＷｋＫｕＵｄＤ]", re.IGNORECASE)
@@ -151,7 +156,7 @@ def test_nothing_is_named_that_is_not_there(text: str) -> None:
     found = named([text])
     digits = text.translate({code: code - 0xFEE0 for code in range(0xFF01, 0xFF5F)})
     assert all(re.fullmatch("[0-9]{4,10}", order) and order in digits for order in found.orders)
-    assert all(0 < amount <= 10**12 for amount in found.amounts)
+    assert all(0 < minor <= 10**12 for _, minor in found.amounts)
     assert CURRENCY.search(text) or not found.amounts
     # No digit counts twice: where every number names an order, no digits are left for an amount.
     numbers = re.findall("[0-9]+", digits)
@@ -179,7 +184,7 @@ def test_the_newest_twenty_fit_into_an_identity() -> None:
     numbers = range(10**9, 10**9 + 100)
     found = named([f"order {number}, {number}원" for number in numbers])
     assert found.orders == tuple(str(number) for number in numbers[:MOST])
-    assert found.amounts == tuple(numbers[:MOST])
+    assert found.amounts == tuple(("KRW", number) for number in numbers[:MOST])
     key = Secret("k3y" * 20)
     token = mint(
         key, subject="김" * 60, audience="shop", scopes=["process_refund"], now=0, request="r" * 200, grants=found

@@ -18,6 +18,7 @@ import pytest
 
 from paysim import Payments, running_payments
 from siafu.apps.support.shop.catalogue import products
+from siafu.apps.support.shop.database import ShopDatabase
 from siafu.apps.support.shop.orders import Order, first_orders
 from siafu.apps.support.shop.policy import CHECKED_ABOVE
 from sim import Sim, running_sim
@@ -391,3 +392,12 @@ def test_a_killed_run_leaves_no_process_behind(folder: Path) -> None:
     process.kill()
     process.wait()
     until(lambda: not processes(where) and not processes(str(process.pid)), "a child has outlived its parent")
+
+
+def test_one_question_to_a_shop_on_postgresql(tmp_path: Path, sim: Sim, postgres_url: str) -> None:
+    words = ("support", "ask", "주문 1001 어디쯤 왔나요?", "--customer", "kim", "--base-url", sim.url, "--json")
+    asked = siafu(tmp_path, *words, SIAFU_SHOP_DATABASE_URL=postgres_url)
+    assert asked.returncode == 0, asked.stderr
+    assert json.loads(asked.stdout)["outcome"] == "answered"
+    with closing(ShopDatabase(postgres_url)) as shop:
+        assert [call.customer for call in shop.calls(10)] == ["kim"]

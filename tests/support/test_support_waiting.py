@@ -60,6 +60,21 @@ class Shop:
             process.kill()
             process.communicate()
 
+    @contextmanager
+    def running_shop(self) -> Iterator[None]:
+        """The shop by itself, with no run that calls it."""
+        process = subprocess.Popen(
+            [sys.executable, "-m", "siafu", "shop", "serve"],
+            cwd=self.folder,
+            env=environment(**self.more),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+        )
+        try:
+            yield
+        finally:
+            process.communicate(timeout=SECONDS)
+
     def outcomes(self) -> dict[str, str]:
         """The outcome of each id, which has one record, with `(waiting)` where it is not the last."""
         found = records(self.folder / "out.jsonl")
@@ -201,6 +216,32 @@ def test_the_time_for_waiting_ends_and_a_signal_ends_it_too(shop: Shop) -> None:
         process.send_signal(signal.SIGINT)
         assert process.wait(SECONDS) == 130
     assert shop.outcomes() == PENDING
+
+
+@pytest.mark.timeout(180)
+def test_effects_that_nobody_asks_about_again_follow_the_shops_people(shop: Shop) -> None:
+    """Single questions are asked once; the shop pays, or does not, without anybody asking it again."""
+    for id in ABOVE:
+        customer, order = ASKS[id]
+        asked = shop.siafu("support", "ask", f"주문 {order} 환불해 주세요", "--customer", customer, *shop.words[-3:])
+        assert asked.returncode == 0, asked.stderr
+
+    def effects() -> dict[str, str]:
+        found = json.loads(shop.siafu("effects", "list", "--json").stdout)
+        return {each["customer"]: each["state"] for each in found if each["tool"] == "shop.process_refund"}
+
+    assert effects() == {"park": "waiting", "jung": "waiting", "shin": "waiting"}
+    shop.decide("approve", "r1")
+    shop.decide("deny", "r2")
+    assert effects() == {"park": "waiting", "jung": "refused", "shin": "waiting"}
+    with shop.running_shop():
+        until(lambda: shop.paid() == {"pay_1003": 1}, "the shop does not pay what was approved")
+        until(lambda: effects()["park"] == "succeeded", "what was paid still waits")
+    assert effects() == {"park": "succeeded", "jung": "refused", "shin": "waiting"}
+    # Where the shop's books cannot be read, its effects are shown as they were.
+    unknown = siafu(shop.folder, "effects", "list", "--json", SIAFU_SHOP_DATABASE_URL="postgresql://x@127.0.0.1:9/x")
+    assert unknown.returncode == 0
+    assert "may be out of date" in unknown.stderr
 
 
 def test_a_duration_must_be_one(tmp_path: Path) -> None:

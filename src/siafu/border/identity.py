@@ -25,12 +25,12 @@ CLOCK_SKEW = 30  # seconds another machine's clock may be ahead of ours
 
 _Word = Annotated[str, msgspec.Meta(max_length=200)]
 _Name = Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
-_Amount = Annotated[int, msgspec.Meta(ge=1, le=10**12)]
+_Amount = tuple[Annotated[str, msgspec.Meta(pattern="^[A-Z]{3}$")], Annotated[int, msgspec.Meta(ge=1, le=10**12)]]
 
 
 class Grants(msgspec.Struct, frozen=True):
-    """What the customer's own words name, and so may be asked for: order ids, and amounts in minor units. Empty = none
-    was named.
+    """What the customer's own words name, and so may be asked for: order ids, and amounts as ISO 4217 currency and
+    minor units. Empty = none was named.
     """
 
     orders: tuple[_Name, ...] = ()

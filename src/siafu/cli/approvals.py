@@ -180,8 +180,12 @@ def _decide(
         f"{decided.state} by {printable(decided.decided_by or '')}: {decided.tool} {printable(decided.arguments)}"
     )
     if yes:
-        how = "the shop does it by itself" if desk == "shop" else "run the same command again, and it goes on"
-        typer.echo(f"siafu: {how}, until {time_text(decided.expires_at)}", err=True)
+        how = (
+            "the shop does it by itself; to tell the customer, run the same command again"
+            if desk == "shop"
+            else f"run the same command again, and it goes on, until {time_text(decided.expires_at)}"
+        )
+        typer.echo(f"siafu: {how}", err=True)
     return None
 
 

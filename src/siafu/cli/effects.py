@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import Awaitable, Callable
 from difflib import get_close_matches
@@ -16,7 +17,7 @@ import typer
 from siafu.border.text import preview, printable
 from siafu.cli.approvals import As, Config, Note, person
 from siafu.cli.shop_records import AsJson, print_json, print_table, time_text
-from siafu.errors import InputError
+from siafu.errors import InputError, StoreError
 
 if TYPE_CHECKING:
     from siafu.store.effect_people import EffectPeople
@@ -63,7 +64,8 @@ Examples:
   siafu effects list --state manual_review --json
 \b
 dispatching (interrupted): the process ended during the call; the next run
-with the same key, or `siafu effects resolve`, settles it.
+with the same key, or `siafu effects resolve`, settles it. waiting: the tool
+itself keeps it for a person.
 """,
 )
 def list_(
@@ -73,6 +75,7 @@ def list_(
     as_json: bool = AsJson,
 ) -> None:
     """List effects, the oldest first."""
+    _hear_desks(config)
     found = _with(config, lambda people: people.effects(None if state is None else state.value, limit))
     if as_json:
         return print_json(found)
@@ -286,6 +289,21 @@ def _with(config: Path | None, work: Callable[[EffectPeople], Awaitable[T]]) -> 
             return await work(people)
 
     return asyncio.run(run())
+
+
+def _hear_desks(config: Path | None) -> None:
+    """Opening the desks brings effects up to date that wait there; they are shown as they were when that fails."""
+    from siafu.config.desks import approval_desks
+    from siafu.config.settings import load
+
+    async def hear() -> None:
+        async with approval_desks(load(config=config), shop=os.environ.get("SIAFU_SHOP_DATABASE_URL")):
+            pass
+
+    try:
+        asyncio.run(hear())
+    except StoreError as error:
+        typer.echo(f"siafu: what waits may be out of date: {error.message}", err=True)
 
 
 def _state(effect: Effect) -> str:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import typer
 
-from siafu.cli import shop_keeping
-from siafu.cli.shop_records import AsJson, Where, open_shop, print_json, print_table, time_text
+from siafu.cli import shop_keeping, shop_money
+from siafu.cli.shop_records import AsJson, Payments, Where, open_shop, print_json, print_table, time_text
 from siafu.errors import ConfigError, InputError
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ Examples:
 )
 
 app.add_typer(shop_keeping.app)
+app.add_typer(shop_money.app)
 
 
 class Transport(StrEnum):
@@ -65,13 +66,7 @@ def serve(
     allow_host: list[str] = typer.Option([], help="http: a further host name by which clients reach the shop."),
     customer: str | None = typer.Option(None, help="Who asks when no token says so. Without it: nobody."),
     database: str | None = Where,
-    payments: str | None = typer.Option(
-        None,
-        envvar="SIAFU_PAYMENTS_URL",
-        metavar="URL",
-        help="The payment provider, see: siafu payments serve. Without it the shop refunds nothing.",
-        show_envvar=True,
-    ),
+    payments: str | None = Payments,
     delay: float = typer.Option(0, min=0, max=600_000, help="Milliseconds each tool waits before it answers."),
     log_calls: Path | None = typer.Option(None, help="Append each call with its arguments to this JSONL file."),
     ready_file: Path | None = typer.Option(None, help="http: write the URL to this file once it can be used."),

@@ -24,6 +24,13 @@ Where = typer.Option(
     show_default=False,
     show_envvar=True,
 )
+Payments = typer.Option(
+    None,
+    envvar="SIAFU_PAYMENTS_URL",
+    metavar="URL",
+    help="The payment provider, see: siafu payments serve. Without it the shop refunds nothing.",
+    show_envvar=True,
+)
 AsJson = typer.Option(False, "--json", help="Print JSON.")
 
 

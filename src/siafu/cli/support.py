@@ -45,7 +45,11 @@ BaseUrl = typer.Option(None, help="The endpoint, such as https://host/v1. Defaul
 Strong = typer.Option(None, "--strong", help="Model that sorts requests and answers delicate ones.")
 Cheap = typer.Option(None, "--cheap", help="Model that answers most requests.")
 Database = typer.Option(
-    None, "--database", envvar="SIAFU_SHOP_DATABASE_URL", help="The example shop's database.", show_default=False
+    None,
+    "--database",
+    envvar="SIAFU_SHOP_DATABASE_URL",
+    help="The example shop's: a file, sqlite:///PATH or postgresql://...",
+    show_default=False,
 )
 Config = typer.Option(None, "--config", help="Settings file. Default: ./siafu.toml", show_default=False)
 AsJson = typer.Option(False, "--json", help="Print JSON.")
@@ -78,7 +82,7 @@ def run(
     strong: str | None = Strong,
     cheap: str | None = Cheap,
     base_url: str | None = BaseUrl,
-    database: Path | None = Database,
+    database: str | None = Database,
     limit: int | None = typer.Option(None, min=1, help="Only the first so many lines."),
     strict: bool = typer.Option(False, "--strict", help="Refuse a file with a line that cannot be used."),
     retry_failed: bool = typer.Option(False, "--retry-failed", help="Run failed requests again."),
@@ -173,7 +177,7 @@ def ask(
     strong: str | None = Strong,
     cheap: str | None = Cheap,
     base_url: str | None = BaseUrl,
-    database: Path | None = Database,
+    database: str | None = Database,
     config: Path | None = Config,
     json: bool = AsJson,
 ) -> None:
@@ -206,7 +210,7 @@ def ask(
 
 
 async def _answer(
-    settings: Settings, job: SupportJob, request: CustomerRequest, database: Path | None, thread: str | None
+    settings: Settings, job: SupportJob, request: CustomerRequest, database: str | None, thread: str | None
 ) -> MapResult:
     if thread is None:
         return await _answer_alone(settings, job, request, database)
@@ -221,7 +225,7 @@ async def _answer(
 
 
 async def _answer_alone(
-    settings: Settings, job: SupportJob, request: CustomerRequest, database: Path | None
+    settings: Settings, job: SupportJob, request: CustomerRequest, database: str | None
 ) -> MapResult:
     from siafu.apps.filerun.job import Task
     from siafu.config.assembly import Plan
@@ -245,7 +249,7 @@ async def _answer_alone(
 
 
 @contextlib.asynccontextmanager
-async def _opened(settings: Settings, job: SupportJob, plan: Plan, database: Path | None) -> AsyncIterator[House]:
+async def _opened(settings: Settings, job: SupportJob, plan: Plan, database: str | None) -> AsyncIterator[House]:
     """A house with the support swarm's tools, and `job` ready to use them."""
     from siafu.config.assembly import opened
     from siafu.config.servers import support_desk

@@ -45,11 +45,11 @@ class Desk(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @contextlib.asynccontextmanager
-async def support_desk(settings: Settings, *, database: Path | None = None) -> AsyncIterator[Desk]:
+async def support_desk(settings: Settings, *, database: str | Path | None = None) -> AsyncIterator[Desk]:
     """The configured MCP servers as one tool set, or the example shop over stdio when none is configured. Servers are
     started by the first call and ended with the block.
 
-    database: of the example shop; None = its default place.
+    database: of the example shop, a path or an address; None = its default place.
 
     Raises: ConfigError, also when a server wants identities and SIAFU_IDENTITY_KEY is not set; StoreError when the
     database of effects cannot be opened.
@@ -101,12 +101,14 @@ def identity_key() -> Secret:
     return checked_identity_key(resolve(f"env:{IDENTITY_KEY}", "identity of an MCP server"), IDENTITY_KEY)
 
 
-def example_shop(settings: Settings, key: Secret, database: Path | None) -> McpServer:
+def example_shop(settings: Settings, key: Secret, database: str | Path | None) -> McpServer:
     """`siafu shop serve` over stdio, which believes only identities signed with `key`."""
     env: dict[str, str | Secret] = {IDENTITY_KEY: key, "SIAFU_HOME": str(settings.home)}
     # siafu itself may be found through the first; the second is where the shop pays money back.
     env |= {name: os.environ[name] for name in ("PYTHONPATH", "SIAFU_PAYMENTS_URL") if name in os.environ}
     place = ("--database", str(database)) if database else ()
+    if database and "://" in str(database):  # it may hold a password, and others see a command line
+        env["SIAFU_SHOP_DATABASE_URL"], place = Secret(str(database)), ()
     return McpServer(
         name="shop",
         command=sys.executable,

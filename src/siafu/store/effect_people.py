@@ -97,6 +97,18 @@ class EffectPeople:
         """
         return await self._database.run(lambda transaction: _resolve(transaction, effect_id, done, by, result, note))
 
+    async def heard(self, effect_id: str, *, by: str, result: str | None) -> None:
+        """Its tool, which kept it for a person (`waiting`), is known to have done it (`result`, JSON, is then its
+        answer) or, None, not to. by: who says so. Nothing changes when it waits no longer.
+        """
+
+        def settle(transaction: Transaction) -> None:
+            effect = load(transaction, "id = :id", id=effect_id)
+            if effect is not None and effect.state == "waiting":
+                _settle(transaction, effect, by, result, "", now(transaction))
+
+        await self._database.run(settle)
+
     # ---- tools -----------------------------------------------------------------------------------------------------
 
     async def switches(self) -> list[Switch]:
@@ -159,23 +171,25 @@ class EffectPeople:
         return await self._database.run(lambda transaction: transaction.rows(sql, **values))
 
 
-def checked_person(by: str, requester: str = "") -> str:
+def checked_person(by: str, *requesters: str) -> str:
     """The name of a person who may decide. Two spellings of one name are one person.
 
-    Raises: InputError when it is empty, an agent's, or the requester's.
+    Raises: InputError when it is empty, an agent's, or one of the requesters'.
     """
     name = clean(by).strip()
-    if not name or len(name) > MAX_NAME:
+    if not _plain(name) or len(name) > MAX_NAME:
         raise InputError(f"a decision needs the name of a person, of 1 to {MAX_NAME} characters")
     if _plain(name).startswith(AGENT):
         raise InputError("agents decide nothing: it takes a person")
-    if requester and _plain(name) == _plain(requester):
+    if _plain(name) in {_plain(requester) for requester in requesters}:
         raise InputError(f"{name} asked for it, and so may not decide on it: somebody else has to")
     return name
 
 
 def _plain(name: str) -> str:
-    return "".join(unicodedata.normalize("NFKC", name).casefold().split())
+    """Without case, width, spaces and signs that cannot be seen (category Cf, such as a zero-width space)."""
+    shown = (sign for sign in name if unicodedata.category(sign) != "Cf")
+    return "".join(unicodedata.normalize("NFKC", "".join(shown)).casefold().split())
 
 
 def _note(text: str) -> str:
@@ -220,12 +234,17 @@ def _resolve(transaction: Transaction, effect_id: str, done: bool, by: str, resu
         raise InputError(f"it is being called just now; its lease ends in {effect.lease_until - at:.0f} s")
     if effect.state not in ("manual_review", "unknown", "waiting", "dispatching"):
         raise InputError(f"there is nothing to settle: its state is {effect.state}")
+    return _settle(transaction, effect, person, clean(result) if done else None, note, at)
+
+
+def _settle(transaction: Transaction, effect: Effect, by: str, result: str | None, note: str, at: float) -> Effect:
+    done = result is not None
     if not done:
         release(transaction, effect)
     settled = msgspec.structs.replace(
         effect,
         state="succeeded" if done else "refused",
-        result=clean(result) if done else None,
+        result=result,
         day=effect.day if done else None,
         epoch=effect.epoch + 1,
         lease_until=None,
@@ -237,5 +256,5 @@ def _resolve(transaction: Transaction, effect_id: str, done: bool, by: str, resu
         **{name: getattr(settled, name) for name in ("id", "state", "result", "day", "epoch", "updated_at")},
     )
     kind = "settled_done" if done else "settled_not_done"
-    audit(transaction, kind, settled, actor=person, data={"note": _note(note)})
+    audit(transaction, kind, settled, actor=by, data={"note": _note(note)})
     return settled

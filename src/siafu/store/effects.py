@@ -185,7 +185,7 @@ def _go(transaction: Transaction, effect: Effect, ask: EffectAsk, decision: Deci
         stopped = _over_cap(transaction, effect, ask)
     if stopped is not None:
         _note(transaction, stopped.code, effect, ask)
-        return stopped
+        return _held_up(effect, stopped)
     if decision == "ask":
         return _ask_person(transaction, effect, ask, at)
     if effect.state == "pending_approval":
@@ -198,6 +198,16 @@ def _go(transaction: Transaction, effect: Effect, ask: EffectAsk, decision: Deci
     _save(transaction, sent, at)
     _note(transaction, "looking" if decision == "look" else "dispatched", sent, ask)
     return Dispatch(sent.id, sent.epoch, sent.arguments, fresh, decision == "look", repeats)
+
+
+def _held_up(effect: Effect, stopped: Stopped) -> Verdict:
+    """The answer about an effect that may not go on now: that it was not done is only said when it cannot have been."""
+    if effect.state == "waiting":
+        return Kept(effect.result or "")
+    if effect.state in ("dispatching", "unknown"):
+        why = f"whether this was done is unknown, and cannot be found out now ({stopped.code})"
+        return Stopped("manual_review", why)
+    return stopped
 
 
 def _ask_person(transaction: Transaction, effect: Effect, ask: EffectAsk, at: float) -> Stopped:

@@ -54,11 +54,11 @@ def named(messages: Iterable[str]) -> Grants:
     """The orders and amounts that a customer's messages, newest first, name: at most 20 of each, newest first.
 
     An order number has 4 to 10 digits: 1001, #1001, 주문번호 1001번, １００１. An amount has a currency: 30,000원, 3만
-    5천원, 15000 won, $29.90; it is in minor units (won, cents). No digit counts twice: an order number is never read
-    as an amount, nor an amount as an order number.
+    5천원, 15000 won, $29.90; it is given as KRW or USD and minor units (won, cents). No digit counts twice: an order
+    number is never read as an amount, nor an amount as an order number.
     """
     orders: dict[str, None] = {}
-    amounts: dict[int, None] = {}
+    amounts: dict[tuple[str, int], None] = {}
     for message in messages:
         text = message.translate(_ASCII)
         rest = _OTHER.sub(" ", _MONEY.sub(" ", text))
@@ -67,14 +67,16 @@ def named(messages: Iterable[str]) -> Grants:
     return Grants(orders=tuple(orders)[:MOST], amounts=tuple(amounts)[:MOST])
 
 
-def _minor(found: re.Match[str]) -> int | None:
-    """The amount of a match of `_MONEY`; None when it is no clear one."""
+def _minor(found: re.Match[str]) -> tuple[str, int] | None:
+    """The currency and minor units of a match of `_MONEY`; None when it is no clear amount."""
     if found.string[: found.start()][-1:] == "-":
         return None
     dollars = found["dollars"] or found["dollars_"]
     value = _sum(dollars.rstrip(".,")) if dollars else _sum((found["won"] or found["won_"]).rstrip(".,"))
     minor = None if value is None else value * (100 if dollars else 1)
-    return int(minor) if minor is not None and minor == int(minor) and 0 < minor <= MOST_MINOR else None
+    if minor is None or minor != int(minor) or not 0 < minor <= MOST_MINOR:
+        return None
+    return "USD" if dollars else "KRW", int(minor)
 
 
 def _sum(text: str) -> Decimal | None:

@@ -1,4 +1,6 @@
-"""The provider's API: `POST /v1/refunds`, `GET /v1/refunds?reference=R`, `GET /v1/capabilities`."""
+"""The provider's API: `POST /v1/refunds`, `GET /v1/refunds?reference=R`, `GET /v1/refunds` (all), `GET
+/v1/capabilities`.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +21,7 @@ from siafu.bench.simulator.refusals import Canned
 from siafu.bench.simulator.wire import Gone, reset, send
 
 MARK = {"x-simulated": "siafu-payments"}
+LISTED = 100  # refunds a page
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,6 +95,8 @@ class Bank:
 
     async def lookup(self, http: web.Request) -> web.StreamResponse:
         """The refunds paid under a reference; a refund that is still being paid is not among them."""
+        if "reference" not in http.query and self.options.mode.has_lookup:
+            return await self._list(http, http.query.get("after", ""))
         reference, refusal = http.query.get("reference", ""), None
         if not self.options.mode.has_lookup:
             refusal = refused(404, "not_supported", "this provider has no lookup")
@@ -101,6 +106,18 @@ class Bank:
         if refusal:
             return await self._reply(http, request, None, refusal)
         return await self._worked(http, request, rule, self._lookup(reference, rule))
+
+    async def _list(self, http: web.Request, after: str) -> web.StreamResponse:
+        """All refunds, oldest first: a page of those after the one called `after` ("" = from the first)."""
+        request, _ = self._arrived("lookup", spared=True)
+        effects = self.ledger.book.effects
+        start = next((paid.n for paid in effects if paid.id == after), None) if after else 0
+        if start is None:
+            return await self._reply(http, request, None, refused(400, "invalid_request", "no refund called `after`"))
+        await self.ledger.settle()
+        page = effects[start : start + LISTED]
+        content = {"data": [_shown(paid) for paid in page], "more": len(effects) > start + LISTED}
+        return await self._reply(http, request, None, Answer(status=200, content=content))
 
     async def close(self) -> None:
         """End what is still being paid, as a kill would, and let go of the ledger."""

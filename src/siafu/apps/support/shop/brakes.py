@@ -104,11 +104,14 @@ def cap(tx: Transaction, tool: str, tenant: str, unit: Unit, most: int | None) -
 
 
 def take(tx: Transaction, tool: str, tenant: str, wanted: Mapping[Unit, int]) -> Refusal | None:
-    """Count a new effect against the day's caps: all of `wanted`, or nothing and a refusal.
+    """Count a new effect against the day's caps: all of `wanted`, or nothing and a refusal; also of a tool that is
+    switched off.
 
     Call it in the transaction that makes the effect certain, and not for a repetition. What comes to nothing later is
     not given back: a cap bounds what was tried.
     """
+    if refusal := stopped(tx, tool, tenant):
+        return refusal
     day = _today(tx)
     where: dict[str, str | int] = {"tool": tool, "tenant": tenant, "day": day}
     tx.change(

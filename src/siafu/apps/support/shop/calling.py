@@ -58,7 +58,8 @@ class ToolSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def use(tool: ToolSpec, tx: Transaction, caller: Caller, arguments: Mapping[str, Any]) -> msgspec.Struct:
-    """Check scope, identity, arguments and the switch, in this order, then run the tool.
+    """Check scope, identity, arguments and the switch, in this order, then run the tool. Tools whose effects are
+    counted look at the switch themselves, for new ones: what became of an earlier one can be asked for at any time.
 
     Returns what `tool.run` returns, or a Refusal: not_in_scope, identity_required, invalid_arguments, tool_disabled.
     Raises: StoreError.
@@ -75,7 +76,8 @@ def use(tool: ToolSpec, tx: Transaction, caller: Caller, arguments: Mapping[str,
         question = msgspec.convert(arguments, tool.takes, strict=True)
     except msgspec.ValidationError as error:
         return Refusal(code="invalid_arguments", message=f"The arguments do not fit the tool: {error}")
-    return brakes.stopped(tx, tool.name, caller.tenant) or tool.run(tx, caller, question)
+    stopped = None if tool.name in brakes.CAPPED else brakes.stopped(tx, tool.name, caller.tenant)
+    return stopped or tool.run(tx, caller, question)
 
 
 def schema(kind: type[msgspec.Struct]) -> dict[str, Any]:

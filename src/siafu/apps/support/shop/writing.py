@@ -15,7 +15,6 @@ from siafu.apps.support.shop import stock, tickets
 from siafu.apps.support.shop.calling import Caller, Effect, ToolSpec
 from siafu.apps.support.shop.catalogue import Sku
 from siafu.apps.support.shop.database import find_order
-from siafu.apps.support.shop.money.approvals import AGENT
 from siafu.apps.support.shop.money.keys import request_key
 from siafu.apps.support.shop.money.records import TOOL, RefundAsk, RefundDone
 from siafu.apps.support.shop.orders import OrderId
@@ -23,6 +22,7 @@ from siafu.apps.support.shop.reading import order_not_found
 from siafu.apps.support.shop.refusal import Refusal
 from siafu.border.text import clean
 from siafu.store.database import Transaction
+from siafu.store.effect_people import AGENT
 
 
 class RefundQuestion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -13,8 +13,8 @@ from siafu.border.text import clean, preview
 from siafu.errors import InputError
 from siafu.store.approval import Approval, ApprovalState
 from siafu.store.database import Database, Transaction
+from siafu.store.effect_people import checked_person
 
-AGENT = "agent:"  # how the name of an agent's principal begins; no such name decides
 _ALL = f"SELECT {', '.join(Approval.__struct_fields__)} FROM approval "  # noqa: S608
 _ONE = _ALL + "WHERE id = :id"
 
@@ -104,9 +104,7 @@ class ShopApprovals:
         Raises: InputError when it is unknown, already decided, expired, or `by` is the requester, the agent that asked
         for it or any other agent.
         """
-        who = clean(by).strip()[:200]
-        if not who or who.lower().startswith(AGENT):
-            raise InputError("an approval is decided by a person: give that person's name")
+        who = checked_person(by)
         await self._db.run(expire)
         return await self._db.run(lambda tx: decide_now(tx, approval_id, approve=approve, by=who, note=clean(note)))
 
@@ -121,8 +119,7 @@ def decide_now(tx: Transaction, approval_id: str, *, approve: bool, by: str, not
     row = tx.row("SELECT refund_id, requester, actor FROM approval WHERE id = :id {for_update}", id=approval_id)
     if row is None:
         raise InputError(f"there is no approval {preview(approval_id, 40)!r}; see: siafu approvals list")
-    if by.casefold() in (row["requester"].casefold(), row["actor"].casefold()):
-        raise InputError(f"{preview(by, 40)} asked for this refund, so somebody else must decide it")
+    by = checked_person(by, row["requester"], row["actor"])
     if not tx.change(
         """UPDATE approval SET state = :state, decided_by = :by, decided_at = {now}, note = :note
            WHERE id = :id AND state = 'pending' AND expires_at > {now}""",

@@ -22,6 +22,7 @@ from siafu.apps.support.shop.refusal import Refusal
 from siafu.border.canonical import dumps
 from siafu.errors import Conflict, InputError
 from siafu.store.database import Transaction
+from siafu.store.effect_people import checked_person
 
 _DAY = 86_400
 _NOTHING = ", ".join(f"'{state}'" for state in WITHOUT_EFFECT)
@@ -123,20 +124,19 @@ class Books:
             raise Refused(answers.another_meaning(found, same_order=same_order))
         return Claimed(found, first=False)
 
-    def take(self, tx: Transaction, refund_id: str, *, seen: int) -> Intent | Refusal | None:
+    def take(self, tx: Transaction, refund_id: str, *, seen: int) -> Intent | None:
         """The refund under a new lease, if its last epoch is still `seen`: from here on a call may have been made.
 
-        None: somebody else has it, or it is over. Refusal: the tool is switched off.
+        None: somebody else has it, it is over, or the tool is switched off.
         """
         found = rows.intent(tx, refund_id, lock=True)
         if found.lease_epoch != seen or found.state not in ("reserved", "dispatching", "unknown"):
             return None
         if found.lease_until is not None and found.lease_until >= found.now:
             return None
-        stopped = brakes.stopped(tx, TOOL, found.tenant_id)
-        if stopped is not None:
+        if brakes.stopped(tx, TOOL, found.tenant_id):
             self._postpone(tx, found)
-            return stopped
+            return None
         try:
             tx.change(
                 """UPDATE refund_intent SET state = 'dispatching', lease_owner = :owner, lease_epoch = lease_epoch + 1,
@@ -188,12 +188,13 @@ class Books:
     def resolve(self, tx: Transaction, refund_id: str, *, psp_refund_id: str | None, by: str) -> None:
         """Close a refund under review as a person found it: made under this id at the provider, or (None) not made.
 
-        Raises: InputError when it is not under review, or the id is another refund's.
+        Raises: InputError when it is not under review, the id is another refund's, or `by` asked for it.
         """
         row = tx.row(rows.INTENT + "WHERE refund_id = :id AND state = 'manual_review' {for_update}", id=refund_id)
         if row is None:
             raise InputError(f"no refund {refund_id[:60]!r} is under review")
         found = Intent(**row)
+        by = checked_person(by, found.customer, found.actor)
         rows.note(tx, found, "resolved", by=by, psp_refund_id=psp_refund_id)
         if psp_refund_id is None:
             rows.end(tx, found, "declined", answers.declined("not_made"), by=by)

@@ -64,9 +64,10 @@ class Declined(msgspec.Struct, frozen=True):
 
 
 class Unclear(msgspec.Struct, frozen=True):
-    """It may have been made or not."""
+    """It may have been made or not. answered: the provider did answer, only not so that it can be told."""
 
     why: str
+    answered: bool = False
 
 
 class NotSent(msgspec.Struct, frozen=True):
@@ -97,7 +98,7 @@ class Payments(Protocol):
 
 
 class HttpPayments:
-    """A provider over HTTP: POST /v1/refunds, GET /v1/refunds?reference=, GET /v1/capabilities.
+    """A provider over HTTP: POST /v1/refunds, GET /v1/refunds?reference=, GET /v1/refunds, GET /v1/capabilities.
 
     given: what it can do; None = it is asked, once. Nothing is retried here.
 
@@ -143,14 +144,14 @@ class HttpPayments:
             return Unclear(_named(error))
         if status == 200:
             paid = _read(raw, Paid)
-            return (
-                paid if isinstance(paid, Paid) and _is_for(paid, call) else Unclear("the answer is not for this call")
-            )
+            if isinstance(paid, Paid) and not _is_for(paid, call):
+                return Unclear("the answer is not for this call", answered=True)
+            return paid
         if status in _DEFINITE:
             refusal = _read(raw, _ErrorBody)
             if isinstance(refusal, _ErrorBody) and refusal.error.code != "idempotency_key_reused":
                 return Declined(preview(refusal.error.code, 60))
-        return Unclear(f"HTTP {status}")
+        return Unclear(f"HTTP {status}", answered=True)
 
     async def find(self, call: Call, seconds: float) -> Paid | Unclear | NotSent | None:
         found = await self._ask("/v1/refunds", {"reference": call.key}, _Listing, seconds)
@@ -158,6 +159,22 @@ class HttpPayments:
             return found
         # With more than one, the first stands for the intent; the reconciliation report names the others.
         return next((paid for paid in found.data if _is_for(paid, call)), None)
+
+    async def statement(self) -> list[Paid]:
+        """All refunds that the provider has made, oldest first. Raises: ToolUnavailable; also when it has no list."""
+        found: list[Paid] = []
+        seen: set[str] = set()
+        more = True
+        while more:
+            after = {"after": found[-1].id} if found else {}
+            page = await self._ask("/v1/refunds", after, _Page, ASKING_SECONDS)
+            if not isinstance(page, _Page):
+                raise ToolUnavailable(f"the payment provider gives no list of its refunds: {page.why}")
+            news = [paid for paid in page.data if paid.id not in seen]
+            seen.update(paid.id for paid in news)
+            found += news
+            more = page.more and bool(news)
+        return found
 
     async def _ask(self, path: str, params: Mapping[str, str], kind: type[T], seconds: float) -> T | Unclear | NotSent:
         try:
@@ -167,7 +184,7 @@ class HttpPayments:
             return NotSent(_named(error))
         except (httpx2.HTTPError, TimeoutError) as error:
             return Unclear(_named(error))
-        return _read(raw, kind) if status == 200 else Unclear(f"HTTP {status}")
+        return _read(raw, kind) if status == 200 else Unclear(f"HTTP {status}", answered=True)
 
     async def _exchange(self, method: str, path: str, **sent: Any) -> tuple[int, bytes]:
         async with self._http.stream(method, path, **sent) as response:
@@ -191,11 +208,16 @@ class _Listing(msgspec.Struct):
     data: list[Paid]
 
 
+class _Page(msgspec.Struct):
+    data: list[Paid]
+    more: bool
+
+
 def _read(raw: bytes, kind: type[T]) -> T | Unclear:
     try:
         return msgspec.convert(loads(raw, max_bytes=MAX_ANSWER, what="the provider's answer"), kind)
     except (BoundaryError, msgspec.ValidationError) as error:
-        return Unclear(preview(redact(str(error)), 200))
+        return Unclear(preview(redact(str(error)), 200), answered=True)
 
 
 def _is_for(paid: Paid, call: Call) -> bool:

@@ -8,7 +8,7 @@ from typing import Literal
 
 import msgspec
 
-from siafu.apps.support.shop.money.payments import Paid
+from siafu.apps.support.shop.money.payments import HttpPayments, Paid
 from siafu.apps.support.shop.money.records import State
 from siafu.store.database import Database, Transaction
 
@@ -87,6 +87,16 @@ async def reconcile(db: Database, psp: str, statement: Iterable[Paid]) -> list[D
     """`compare` for everything that the books hold of the provider `psp`. Raises: StoreError."""
     totals, booked = await db.run(lambda tx: _books(tx, psp))
     return compare(totals, booked, statement)
+
+
+async def reconciled(db: Database, payments: HttpPayments) -> list[Difference]:
+    """What does not agree with the provider's own list, also while refunds are being made: only what the books say
+    before the list was read and after it. Raises: StoreError; ToolUnavailable when the provider gives no list.
+    """
+    before = await db.run(lambda tx: _books(tx, payments.name))
+    statement = await payments.statement()
+    after = await reconcile(db, payments.name, statement)
+    return [difference for difference in after if difference in compare(*before, statement)]
 
 
 def _books(tx: Transaction, psp: str) -> tuple[dict[str, int], list[Booked]]:

@@ -133,3 +133,24 @@ class Intent(msgspec.Struct, frozen=True, kw_only=True):
         """Milliseconds until its lease or its pause ends; 0 = it may be taken now."""
         until = max(self.lease_until or 0.0, self.next_attempt_at or 0.0)
         return max(0, round((until - self.now) * 1000))
+
+
+class Told(msgspec.Struct, frozen=True, kw_only=True):
+    """A refund as the shop's people see it. Times: seconds since 1970. reference: by which the provider knows it.
+    paid_as: its own name for it, once it is paid. last: what happened last, and why.
+    """
+
+    refund_id: str
+    tenant_id: str
+    customer: str
+    order_id: str
+    amount_minor: int
+    currency: Currency
+    state: State
+    attempts: int
+    reference: str
+    paid_as: str | None
+    approval_id: str | None
+    created_at: float
+    updated_at: float
+    last: str

@@ -10,10 +10,17 @@ from typing import Any, NamedTuple, TypeVar
 
 from siafu.apps.support.shop.money import answers, approvals, rows
 from siafu.apps.support.shop.money.books import Again, Books, End, Refused, Review, Terms, call_of
-from siafu.apps.support.shop.money.payments import Capabilities, Declined, NotSent, Paid, Payments, Unclear
+from siafu.apps.support.shop.money.payments import (
+    Capabilities,
+    Declined,
+    NotSent,
+    Outcome,
+    Paid,
+    Payments,
+    Unclear,
+)
 from siafu.apps.support.shop.money.policy import RefundPolicy
 from siafu.apps.support.shop.money.records import Intent, OrderMoney, RefundAsk, RefundOutcome
-from siafu.apps.support.shop.refusal import Refusal
 from siafu.errors import SiafuError, StoreError, ToolUnavailable
 from siafu.pace.backoff import full_jitter
 from siafu.pace.clock import Clock
@@ -103,12 +110,15 @@ class Refunds:
                 await self.complete()
             except SiafuError as error:
                 log.error("the refunds that are left over wait: %s", error.message)
+            except Exception:  # a mistake of ours in one round must not end all rounds: nobody else would go on
+                log.exception("the refunds that are left over wait")
             await self._clock.sleep(COMPLETER_SECONDS * self._rng.uniform(0.5, 1.5))
 
     async def complete(self) -> int:
         """One round of the completer: what waited too long for a person is given up, what is due is carried out.
 
-        Returns how many refunds were carried on. Raises: StoreError; ToolUnavailable when the provider is away.
+        Returns how many refunds were begun to be carried on; the error that one of them ends with is logged. Raises:
+        StoreError; ToolUnavailable when the provider is away.
         """
         await self._db.run(approvals.expire)
         if self._payments is None:
@@ -121,13 +131,14 @@ class Refunds:
             async with turns:
                 await self._carry_out(found, provider)
 
-        await asyncio.gather(*(asyncio.shield(self._start(carry_on(found))) for found in due))
+        attempts = (asyncio.shield(self._start(carry_on(found))) for found in due)
+        await asyncio.gather(*attempts, return_exceptions=True)
         return len(due)
 
     async def resolve(self, refund_id: str, *, psp_refund_id: str | None, by: str) -> None:
         """Close a refund under review: a person found it at the provider under this id, or (None) that it was not made.
 
-        Raises: InputError when it is not under review, or the id is another refund's.
+        Raises: InputError when it is not under review, the id is another refund's, or `by` asked for it.
         """
         await self._db.run(lambda tx: self._books.resolve(tx, refund_id, psp_refund_id=psp_refund_id, by=by))
 
@@ -137,29 +148,35 @@ class Refunds:
             await asyncio.wait(self._under_way)
 
     async def _refund(self, ask: RefundAsk) -> RefundOutcome:
-        if self._payments is None:
-            return answers.UNAVAILABLE
-        try:
-            provider = Provider(self._payments, await self._payments.capabilities())
-        except ToolUnavailable as error:
-            log.warning("%s", error.message)
-            return answers.UNAVAILABLE
-        terms = Terms(open=self._answers(), serialise=not provider.can.idempotency, today=self._clock.wall())
+        provider = await self._provider()
+        terms = Terms(
+            open=provider is not None and self._answers(),
+            serialise=provider is None or not provider.can.idempotency,
+            today=self._clock.wall(),
+        )
         try:
             claimed = await self._db.run(lambda tx: self._books.claim(tx, ask, terms))
         except Refused as refused:
             return refused.refusal
         crash_point("refund_claimed")
-        if claimed.first or not claimed.intent.busy_ms:
+        if provider is not None and (claimed.first or not claimed.intent.busy_ms):
             return await self._carry_out(claimed.intent, provider)
         return answers.answer(claimed.intent)
+
+    async def _provider(self) -> Provider | None:
+        """None when it is away: then no refund is begun, and what became of those that were is told all the same."""
+        if self._payments is None:
+            return None
+        try:
+            return Provider(self._payments, await self._payments.capabilities())
+        except ToolUnavailable as error:
+            log.warning("%s", error.message)
+            return None
 
     async def _carry_out(self, found: Intent, provider: Provider) -> RefundOutcome:
         """One attempt, if the refund is open and nobody else makes one."""
         until = self._clock.now() + CALL_SHARE * self._lease
         taken = await self._db.run(lambda tx: self._books.take(tx, found.refund_id, seen=found.lease_epoch))
-        if isinstance(taken, Refusal):
-            return taken
         if taken is None:
             return answers.answer(await self._db.run(lambda tx: rows.intent(tx, found.refund_id)))
         crash_point("refund_dispatching")
@@ -184,6 +201,8 @@ class Refunds:
         if taken.attempts > 1:
             if can.lookup:
                 found = await payments.find(call, until - self._clock.now())
+                if _spoke(found):
+                    self._silent = 0
                 if found is not None:
                     return found if isinstance(found, Paid) else self._unclear(taken, can, found)
             age = taken.now - (taken.first_dispatch_at or taken.now)
@@ -196,11 +215,8 @@ class Refunds:
         if left <= 0:
             return self._unclear(taken, can, NotSent("this process was stopped for too long"))
         outcome = await payments.refund(call, left)
-        if isinstance(outcome, Paid | Declined):
-            self._silent = 0
-            return outcome
-        self._silent, self._silent_at = self._silent + 1, self._clock.now()
-        return self._unclear(taken, can, outcome)
+        self._silent, self._silent_at = 0 if _spoke(outcome) else self._silent + 1, self._clock.now()
+        return outcome if isinstance(outcome, Paid | Declined) else self._unclear(taken, can, outcome)
 
     def _answers(self) -> bool:
         return self._silent < SILENT or self._clock.now() > self._silent_at + SILENT_SECONDS
@@ -224,3 +240,8 @@ class Refunds:
         self._under_way.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("a refund ended with %s: %s", type(error).__name__, error)
+
+
+def _spoke(outcome: Outcome | None) -> bool:
+    """Whether the provider answered, be it with an error; None = a look-up that found nothing."""
+    return not isinstance(outcome, NotSent) and (not isinstance(outcome, Unclear) or outcome.answered)

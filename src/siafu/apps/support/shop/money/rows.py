@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from siafu.apps.support.shop.money.records import Intent, OrderMoney, State
+from siafu.apps.support.shop.money.records import Intent, OrderMoney, State, Told
 from siafu.apps.support.shop.refusal import Refusal
 from siafu.border.canonical import dumps
 from siafu.store.database import Transaction
@@ -35,6 +35,19 @@ def money(tx: Transaction, tenant: str, payment_id: str) -> OrderMoney | None:
         payment=payment_id,
     )
     return OrderMoney(**row) if row else None
+
+
+def told(tx: Transaction, state: State | None = None) -> list[Told]:
+    """All refunds of this state (None = all), oldest first."""
+    found = tx.rows(
+        """SELECT refund_id, tenant_id, customer, order_id, amount_minor, currency, state, attempts,
+               psp_key AS reference, psp_refund_id AS paid_as, approval_id, created_at, updated_at,
+               (SELECT kind || ' ' || data FROM refund_event AS event WHERE event.refund_id = refund.refund_id
+                ORDER BY seq DESC LIMIT 1) AS last
+           FROM refund_intent AS refund WHERE :state = '' OR state = :state ORDER BY created_at, refund_id""",
+        state=state or "",
+    )
+    return [Told(**row) for row in found]
 
 
 def note(tx: Transaction, found: Intent, kind: str, **data: Any) -> None:
