@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -11,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import typer
+
+from siafu.cli.shop_records import UNPAID
 
 if TYPE_CHECKING:
     from siafu.apps.support.job import SupportJob
@@ -45,7 +48,13 @@ BaseUrl = typer.Option(None, help="The endpoint, such as https://host/v1. Defaul
 Strong = typer.Option(None, "--strong", help="Model that sorts requests and answers delicate ones.")
 Cheap = typer.Option(None, "--cheap", help="Model that answers most requests.")
 Database = typer.Option(
-    None, "--database", envvar="SIAFU_SHOP_DATABASE_URL", help="The example shop's database.", show_default=False
+    None,
+    "--database",
+    envvar="SIAFU_SHOP_DATABASE_URL",
+    help="The example shop's database: a file, sqlite:///PATH or postgresql://... Default: shop.db in SIAFU_HOME or "
+    "./.siafu",
+    show_default=False,
+    show_envvar=True,
 )
 Config = typer.Option(None, "--config", help="Settings file. Default: ./siafu.toml", show_default=False)
 AsJson = typer.Option(False, "--json", help="Print JSON.")
@@ -78,7 +87,7 @@ def run(
     strong: str | None = Strong,
     cheap: str | None = Cheap,
     base_url: str | None = BaseUrl,
-    database: Path | None = Database,
+    database: str | None = Database,
     limit: int | None = typer.Option(None, min=1, help="Only the first so many lines."),
     strict: bool = typer.Option(False, "--strict", help="Refuse a file with a line that cannot be used."),
     retry_failed: bool = typer.Option(False, "--retry-failed", help="Run failed requests again."),
@@ -142,7 +151,10 @@ def status(
     config: Path | None = Config,
     json: bool = AsJson,
 ) -> None:
-    """Say how far the run that writes OUT is, and what it has cost; also while it works."""
+    """Say how far a run is, and what it has cost.
+
+    Also while it works.
+    """
     from siafu.apps.filerun.place import place
     from siafu.apps.support.job import SupportJob
     from siafu.apps.support.swarm import Support
@@ -173,7 +185,7 @@ def ask(
     strong: str | None = Strong,
     cheap: str | None = Cheap,
     base_url: str | None = BaseUrl,
-    database: Path | None = Database,
+    database: str | None = Database,
     config: Path | None = Config,
     json: bool = AsJson,
 ) -> None:
@@ -206,7 +218,7 @@ def ask(
 
 
 async def _answer(
-    settings: Settings, job: SupportJob, request: CustomerRequest, database: Path | None, thread: str | None
+    settings: Settings, job: SupportJob, request: CustomerRequest, database: str | None, thread: str | None
 ) -> MapResult:
     if thread is None:
         return await _answer_alone(settings, job, request, database)
@@ -221,7 +233,7 @@ async def _answer(
 
 
 async def _answer_alone(
-    settings: Settings, job: SupportJob, request: CustomerRequest, database: Path | None
+    settings: Settings, job: SupportJob, request: CustomerRequest, database: str | None
 ) -> MapResult:
     from siafu.apps.filerun.job import Task
     from siafu.config.assembly import Plan
@@ -245,11 +257,13 @@ async def _answer_alone(
 
 
 @contextlib.asynccontextmanager
-async def _opened(settings: Settings, job: SupportJob, plan: Plan, database: Path | None) -> AsyncIterator[House]:
+async def _opened(settings: Settings, job: SupportJob, plan: Plan, database: str | None) -> AsyncIterator[House]:
     """A house with the support swarm's tools, and `job` ready to use them."""
     from siafu.config.assembly import opened
     from siafu.config.servers import support_desk
 
+    if plan.notice and not settings.mcp_servers and not os.environ.get("SIAFU_PAYMENTS_URL"):
+        plan.notice(f"{UNPAID}; to try refunds: siafu payments serve --help")
     async with support_desk(settings, database=database) as desk:
         await job.ready(desk.tools, desk.identity_key)
         plan = msgspec.structs.replace(plan, tools=desk.tools, denied=desk.denied)

@@ -45,7 +45,7 @@ class Desk(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @contextlib.asynccontextmanager
-async def support_desk(settings: Settings, *, database: Path | None = None) -> AsyncIterator[Desk]:
+async def support_desk(settings: Settings, *, database: str | Path | None = None) -> AsyncIterator[Desk]:
     """The configured MCP servers as one tool set, or the example shop over stdio when none is configured. Servers are
     started by the first call and ended with the block.
 
@@ -101,16 +101,19 @@ def identity_key() -> Secret:
     return checked_identity_key(resolve(f"env:{IDENTITY_KEY}", "identity of an MCP server"), IDENTITY_KEY)
 
 
-def example_shop(settings: Settings, key: Secret, database: Path | None) -> McpServer:
-    """`siafu shop serve` over stdio, which believes only identities signed with `key`."""
+def example_shop(settings: Settings, key: Secret, database: str | Path | None) -> McpServer:
+    """`siafu shop serve` over stdio, which believes only identities signed with `key`. database: may hold a password,
+    so it is no argument of the process, which everybody on the machine can read.
+    """
     env: dict[str, str | Secret] = {IDENTITY_KEY: key, "SIAFU_HOME": str(settings.home)}
     # siafu itself may be found through the first; the second is where the shop pays money back.
     env |= {name: os.environ[name] for name in ("PYTHONPATH", "SIAFU_PAYMENTS_URL") if name in os.environ}
-    place = ("--database", str(database)) if database else ()
+    if database:
+        env["SIAFU_SHOP_DATABASE_URL"] = Secret(str(database)) if "@" in str(database) else str(database)
     return McpServer(
         name="shop",
         command=sys.executable,
-        args=("-P", "-m", "siafu", "shop", "serve", "--transport", "stdio", *place),
+        args=("-P", "-m", "siafu", "shop", "serve", "--transport", "stdio"),
         env=env,
         identity="siafu",
     )
