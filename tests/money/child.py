@@ -1,6 +1,7 @@
 """What a process does that is going to be killed or stopped: it makes refunds, the same ones as its siblings.
 
 one ORDER   one refund, of 3,000 under the order's number as its key
+ten NAME    ten refunds of 600 at once on order 1001, and ten that are one request on order 1002, both of 1,000
 many NAME   refunds without end, chosen at random from a growing list; NAME is "<when the list began>-<number>"
 """
 
@@ -23,11 +24,18 @@ BEGUN_A_SECOND = 20
 
 def run(database: str, payments: str, what: str, name: str) -> None:
     logging.disable()
-    asyncio.run({"one": one, "many": many}[what](database, payments, name))
+    asyncio.run({"one": one, "ten": ten, "many": many}[what](database, payments, name))
 
 
 async def one(database: str, payments: str, order_id: str) -> None:
     await shop(open_db(database), HttpPayments(payments)).refund(ask(order_id, 3_000, order=order(order_id)))
+
+
+async def ten(database: str, payments: str, name: str) -> None:
+    refunds = shop(open_db(database), HttpPayments(payments), owner=name)
+    own = [ask(f"{name}{n}", 600, order=order("1001", 1_000)) for n in range(10)]
+    same = [ask("same", 600, order=order("1002", 1_000))] * 10
+    await asyncio.gather(*map(refunds.refund, own + same))
 
 
 async def many(database: str, payments: str, name: str) -> None:

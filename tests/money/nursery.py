@@ -89,8 +89,8 @@ class Nursery:
 def live(wanted: dict[str, Any]) -> NoReturn:
     code = 1
     try:
+        signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        signal.pthread_sigmask(signal.SIG_SETMASK, ())
         os.environ["SIAFU_CRASH_AT"] = wanted["crash_at"]
         importlib.reload(crash)  # it reads that once
         if wanted["mutant"]:
@@ -105,30 +105,37 @@ def live(wanted: dict[str, Any]) -> NoReturn:
 
 def main(folder: Path) -> None:
     alive: dict[int, int] = {}
-
-    def ended(*_: object) -> None:
-        while alive:
-            pid, status = os.waitpid(-1, os.WNOHANG)
+    woken, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(wake)
+    while True:
+        ready, _, _ = select.select([0, woken], [], [])
+        if woken in ready:
+            os.read(woken, 4096)
+            note_the_ended(alive, folder)
+        if 0 in ready:
+            line = os.read(0, 65536)  # one at a time: each is answered before the next one comes
+            if not line:
+                break
+            wanted = json.loads(line)
+            pid = os.fork()
             if not pid:
-                return
-            draft = folder / "draft"
-            draft.write_text(str(os.waitstatus_to_exitcode(status)))
-            draft.rename(folder / str(alive.pop(pid)))
-
-    signal.signal(signal.SIGCHLD, ended)
-    for line in sys.stdin:
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
-        wanted = json.loads(line)
-        pid = os.fork()
-        if not pid:
-            live(wanted)
-        alive[pid] = wanted["n"]
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
-        sys.stdout.write(f"{pid}\n")
-        sys.stdout.flush()
-    for pid in list(alive):
+                live(wanted)
+            alive[pid] = wanted["n"]
+            os.write(1, b"%d\n" % pid)
+    for pid in alive:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
+
+
+def note_the_ended(alive: dict[int, int], folder: Path) -> None:
+    while alive:
+        pid, status = os.waitpid(-1, os.WNOHANG)
+        if not pid:
+            return
+        draft = folder / "draft"
+        draft.write_text(str(os.waitstatus_to_exitcode(status)))
+        draft.rename(folder / str(alive.pop(pid)))
 
 
 if __name__ == "__main__":

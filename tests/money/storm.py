@@ -144,7 +144,7 @@ async def settle(database: str, payments: Payments) -> dict[str, Any]:
     """Let the completer finish what is left, then say how it came out."""
     db, client = open_db(database), HttpPayments(payments.url)
     refunds = shop(db, client, lease=10.0)
-    for _ in range(40):
+    for _ in range(2000):
         if not any(states(db)[state] for state in OPEN):
             break
         let_time_pass(db)

@@ -1,4 +1,4 @@
-"""Processes that die at each window, or sleep through their leases. Judged from the provider's ledger."""
+"""Several processes: at once, dying at each window, sleeping through their leases. Judged from the provider's ledger."""
 
 from __future__ import annotations
 
@@ -56,6 +56,18 @@ async def test_t4_a_crash_at_each_window_has_one_effect(
             else:
                 assert (done(outcome).replayed, books(db, order_id), paid) == (True, (3_000, 0), [3_000])
         await client.aclose()
+
+
+def test_f50_two_processes_at_once_never_exceed_the_payment(
+    db: Database, sql_url: str, tmp_path: Path, nursery: Nursery
+) -> None:
+    """Twenty requests of 6.00 on 10.00 are one refund, and so is one request asked for twenty times."""
+    with running_payments(tmp_path / "paid.jsonl", slow=SLOW) as sim:
+        children = [nursery.bear(sql_url, sim.url, "ten", name) for name in "ab"]
+        assert [child.wait(60) for child in children] == [0, 0]
+        paid = Counter(effect["payment"] for effect in sim.effects())
+        assert (paid, sim.stats()["refund_requests"]) == ({"pay_1001": 1, "pay_1002": 1}, 2)
+    assert [books(db, order_id) for order_id in ("1001", "1002")] == [(600, 0), (600, 0)]
 
 
 @pytest.mark.slow
