@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from siafu.apps.support import grants
-from siafu.apps.support.shop.money import answers, rows
+from siafu.apps.support.shop.money import answers, books, rows
 from siafu.apps.support.shop.money import refunds as steps
 from siafu.apps.support.shop.money.books import Again, Books, End, Refused, Review, order_money
 from siafu.apps.support.shop.money.payments import Call, Paid
@@ -53,7 +53,7 @@ def _money_released_on_timeout(patch: Patch) -> None:
 
 
 def _money_key_an_attempt(patch: Patch) -> None:
-    call_of = steps.call_of
+    call_of = books.call_of
 
     def mutant(found: Intent) -> Call:
         return msgspec.structs.replace(call_of(found), key=f"{found.psp_key}-{found.lease_epoch}")

@@ -32,9 +32,7 @@ def defined() -> set[str]:
 def problems(text: str, tests: set[str]) -> list[str]:
     table = rows(text)
     named = {(number, test) for number, listed in table.items() for test in listed}
-    numbered = {
-        (int(found[1]), test) for test in tests if (found := re.search(r"::test_sec(\d+)_", test)) is not None
-    }
+    numbered = {(int(found[1]), test) for test in tests if (found := re.search(r"::test_sec(\d+)_", test)) is not None}
     return [
         *(f"no row SEC{number}" for number in sorted(EFFECTS - table.keys())),
         *(f"SEC{number}: there is no {test}" for number, test in sorted(named) if test not in tests),

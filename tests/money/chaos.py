@@ -108,7 +108,7 @@ def main(arguments: list[str]) -> int:
     deadline = time.monotonic() + options.minutes * 60
     folder = Path(tempfile.mkdtemp(prefix="siafu-chaos-"))
     with ExitStack() as stack:
-        servers = {"sqlite": None}
+        servers: dict[str, Postgres | None] = {"sqlite": None}
         if "postgresql" in options.databases:
             servers["postgresql"] = stack.enter_context(running_postgres())
         variants = [Variant(name, mode, servers[name]) for name in options.databases.split(",") for mode in MODES]

@@ -97,9 +97,9 @@ def live(wanted: dict[str, Any]) -> NoReturn:
             mutants.apply(wanted["mutant"])
         child.run(*wanted["words"])
         code = 0
-    except BaseException:
-        traceback.print_exc()
     finally:
+        if code:
+            traceback.print_exc()
         os._exit(code)
 
 

@@ -35,9 +35,7 @@ class Storm:
     windows: processes that died at the window they were born for, on one of their first refunds.
     """
 
-    def __init__(
-        self, nursery: Nursery, database: str, payments: Payments, *, seed: int = 0, mutant: str = ""
-    ) -> None:
+    def __init__(self, nursery: Nursery, database: str, payments: Payments, *, seed: int = 0, mutant: str = "") -> None:
         self.kills = self.stops = 0
         self.windows: Counter[str] = Counter()
         self._nursery, self._database, self._payments, self._mutant = nursery, database, payments, mutant
@@ -209,4 +207,3 @@ def violations(found: dict[str, Any], mode: str) -> list[str]:
     else:
         wrong += ["most_calls_of_one"] if found["most_calls_of_one"] > 1 else []
     return wrong
-

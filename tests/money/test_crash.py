@@ -1,4 +1,4 @@
-"""Several processes: at once, dying at each window, sleeping through their leases. Judged from the provider's ledger."""
+"""Processes at once, processes that die at each window or sleep through their leases. The provider's ledger judges."""
 
 from __future__ import annotations
 

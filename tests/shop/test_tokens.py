@@ -93,15 +93,17 @@ def token(customer: str = OWNER, *, audience: str = AUDIENCE, request: str = "q"
     )
 
 
-def call(url: str, name: str, arguments: Any, *, bearer: str = "", meta: Any = None, **headers: str) -> Any:
+def call(url: str, name: str, arguments: Any, *, bearer: str = "", meta: Any = None, **headers: str) -> tuple[int, Any]:
     """The status, and the result or what else was said."""
     params = {"name": name, "arguments": arguments, **({} if meta is None else {"_meta": meta})}
     body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}).encode()
     if bearer:
         headers["Authorization"] = f"Bearer {bearer}"
     status, raw = post(url, body, **headers)
-    said = json.loads(raw) if status == 200 else raw
-    return status, said["result"]["structuredContent"] if status == 200 and "result" in said else said
+    if status != 200:
+        return status, raw
+    said = json.loads(raw)
+    return status, said["result"]["structuredContent"] if "result" in said else said
 
 
 def made(folder: Path) -> list[tuple[str | None, str]]:

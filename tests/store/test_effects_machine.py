@@ -55,9 +55,7 @@ class World(RuleBasedStateMachine):
         self.runner.close()
 
     def ask(self, name: str, amount: int) -> EffectAsk:
-        return ask(
-            f"{self.run}/{name}", {"amount": amount}, tool=f"t{self.run}", max_calls=MOST, **MODES[name]
-        )
+        return ask(f"{self.run}/{name}", {"amount": amount}, tool=f"t{self.run}", max_calls=MOST, **MODES[name])
 
     def effect(self, name: str) -> Effect | None:
         """The row as it is; None before it was first asked for."""

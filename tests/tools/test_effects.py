@@ -158,7 +158,7 @@ async def test_f33_a_refusal_is_told_and_the_key_is_free_for_other_words(desk: O
 
 @pytest.mark.parametrize("wish", ["refuse", "fail", "lose", "blind"])
 async def test_f31_a_failure_is_never_the_answer_of_the_next_call(desk: Open, wish: str) -> None:
-    """Only what has happened is kept: after any failure the next call reaches the server, and the effect is there once."""
+    """Only what has happened is kept: after a failure the next call reaches the server, and acts once."""
     cash = desk("honours", honours_key=True, lookup=LOOKUP)
     cash.wish(wish)
     if wish == "blind":  # a look-up that fails, after a lost answer
