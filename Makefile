@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help demo demo-local test clients check bench lock clean
+.PHONY: help demo demo-local test clients chaos check bench lock clean
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -31,6 +31,11 @@ demo-local: $(VENV)/.runtime  ## the support swarm on a real local model: make d
 
 test: $(VENV)/.dev  ## the whole test suite
 	@$(BIN)/python -m pytest -q -n 2 $(ARGS)
+
+KILLS ?= 1000
+STOPS ?= 50
+chaos: $(VENV)/.dev  ## refunds under kill -9 and SIGSTOP, on both databases: make chaos KILLS=1000 STOPS=50
+	@PYTHONPATH=src:tests $(BIN)/python -m money.chaos --kills $(KILLS) --stops $(STOPS) $(ARGS)
 
 clients: $(VENV)/.dev  ## MCP clients use the shop: the official one, FastMCP's, npm's (fetched once; npm's need node)
 	@$(BIN)/python -m pytest -q -m clients tests/clients $(ARGS)
