@@ -103,7 +103,7 @@ the books say it was paid, and it was not. Exit code: 1 when anything differs.
 """
 )
 def reconcile(payments: str | None = Payments, database: str | None = Where, as_json: bool = AsJson) -> None:
-    """Hold the shop's books against the payment provider's own list of refunds."""
+    """Hold the shop's books against the payment provider's list."""
     if not payments:
         raise InputError("say where the payment provider is: --payments URL")
     with contextlib.closing(open_shop(database)) as shop:
