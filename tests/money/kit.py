@@ -69,8 +69,8 @@ def ask(key: str = "1", amount: int | None = None, **more: Any) -> RefundAsk:
 
 class Bank:
     """A provider in this process, which pays whatever it is told. `script`: what happens to the next calls, by name:
-    paid, lost (paid, no answer), before (not paid, no answer), error (not paid, a 500), declined, unsent; when it is
-    used up: paid.
+    paid, lost (paid, no answer), before (not paid, no answer), error (a 500, not paid), invalid (a 400, not paid),
+    declined, unsent; when it is used up: paid.
     """
 
     def __init__(self, can: Capabilities = IDEMPOTENT, script: Iterable[str] = (), name: str = "payments") -> None:
@@ -104,6 +104,8 @@ class Bank:
                 return Unclear("timeout")
         else:
             await asyncio.sleep(0)
+        if what == "invalid":
+            return Declined("invalid_request", at_all=False)
         if what == "declined":
             return Declined("card_expired")
         if what == "before":

@@ -23,7 +23,22 @@ from siafu.errors import StoreError
 from siafu.pace.clock import SystemClock
 from siafu.store.database import Database
 
-from .kit import LOOKUP, NEITHER, Bank, ask, books, code, done, intents, let_time_pass, open_db, order, shop, states
+from .kit import (
+    KEYS_ONLY,
+    LOOKUP,
+    NEITHER,
+    Bank,
+    ask,
+    books,
+    code,
+    done,
+    intents,
+    let_time_pass,
+    open_db,
+    order,
+    shop,
+    states,
+)
 
 
 async def test_without_payments_nothing_is_stored(db: Database) -> None:
@@ -154,6 +169,21 @@ async def test_a_lookup_that_finds_a_refund_shows_that_the_provider_answers(db: 
     let_time_pass(db)
     await refunds.complete()
     assert code(await refunds.refund(ask("p6", 100, order=order("2006")))) == "ok"
+
+
+async def test_a_call_that_is_refused_as_invalid_says_nothing_of_the_one_before(db: Database) -> None:
+    """Such as a provider that was updated between the two."""
+    bank = Bank(KEYS_ONLY, script=["lost", "invalid"])
+    refunds = shop(db, bank)
+    await refunds.refund(ask("1", 3_000))
+    let_time_pass(db)
+    await refunds.complete()
+    assert (states(db), books(db)) == ({"unknown": 1}, (0, 3_000))  # still reserved: nobody else gets it
+    let_time_pass(db)
+    await refunds.complete()
+    assert (states(db), books(db), len(bank.paid)) == ({"succeeded": 1}, (3_000, 0), 1)
+    bank.script = ["invalid"]
+    assert code(await refunds.refund(ask("2", 3_000))) == "declined"  # the first call of a refund: a clear no
 
 
 async def test_errors_that_a_provider_answers_are_no_silence(db: Database) -> None:

@@ -151,8 +151,7 @@ def _show(found: list[Told], as_json: bool) -> None:
             money_text(one.amount_minor, one.currency),
             one.state,
             time_text(one.updated_at),
-            preview(one.last, 60),
         )
         for one in found
     ]
-    return print_table(("id", "customer", "order", "amount", "state", "since", "last"), rows)
+    return print_table(("id", "customer", "order", "amount", "state", "since"), rows)

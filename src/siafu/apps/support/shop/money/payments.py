@@ -22,9 +22,9 @@ from siafu.errors import BoundaryError, ToolUnavailable
 MAX_ANSWER = 1 << 18  # bytes
 CONNECT_SECONDS = 5.0
 ASKING_SECONDS = 5.0  # for questions without an effect
-# A no to this very refund, at any attempt. Other 4xx (a wrong key, too many calls, one that is still running) say
-# nothing of what became of an earlier attempt.
-_DEFINITE = frozenset({400, 402, 422})
+# A no to this very refund; only the first of them comes after a look at the key. Other 4xx (a wrong key, too many calls,
+# one that is still running) say nothing of what became of an earlier attempt.
+_DEFINITE = (402, 400, 422)
 _NEVER_LEFT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.UnsupportedProtocol)
 T = TypeVar("T")
 
@@ -58,9 +58,12 @@ class Paid(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Declined(msgspec.Struct, frozen=True):
-    """The provider will not make this refund. `code`: its word for why."""
+    """The provider will not make this refund. `code`: its word for why. at_all: also no earlier call has made it, as
+    far as the provider honours keys; False = it did not look further than at this call.
+    """
 
     code: str
+    at_all: bool = True
 
 
 class Unclear(msgspec.Struct, frozen=True):
@@ -155,7 +158,7 @@ class HttpPayments:
         if status in _DEFINITE:
             refusal = _read(raw, _ErrorBody)
             if isinstance(refusal, _ErrorBody) and refusal.error.code != "idempotency_key_reused":
-                return Declined(preview(refusal.error.code, 60))
+                return Declined(preview(refusal.error.code, 60), at_all=status == _DEFINITE[0])
         return Unclear(f"HTTP {status}", answered=True)
 
     async def find(self, call: Call, seconds: float) -> Paid | Unclear | NotSent | None:

@@ -215,6 +215,10 @@ class Refunds:
         if left <= 0:
             return self._unclear(taken, can, NotSent("this process was stopped for too long"))
         outcome = await payments.refund(call, left)
+        if isinstance(outcome, Declined) and taken.attempts > 1 and not outcome.at_all:
+            outcome = Unclear(
+                f"an earlier call may have been made, and this one is refused: {outcome.code}", answered=True
+            )
         self._silent, self._silent_at = 0 if _spoke(outcome) else self._silent + 1, self._clock.now()
         return outcome if isinstance(outcome, Paid | Declined) else self._unclear(taken, can, outcome)
 
