@@ -199,17 +199,13 @@ def _show(shop: ShopDatabase, as_json: bool) -> None:
     found, limits = shop.transact(brakes.switches), shop.transact(brakes.caps)
     if as_json:
         return print_json({"switches": found, "caps": limits})
-    rows = [(s.tool, _tenant(s.tenant_id), s.state, s.by_whom, time_text(s.at), s.reason) for s in found]
+    rows = [(s.tool, s.tenant_id, s.state, s.by_whom, time_text(s.at), s.reason) for s in found]
     columns = ("tool", "tenant", "is", "by", "since", "reason")
     print_table(columns, rows, nothing="nothing was switched off")
     if limits:
         typer.echo()
         print_table(
             ("tool", "tenant", "unit", "most a day", "used today"),
-            [(cap.tool, _tenant(cap.tenant_id), cap.unit, f"{cap.most:,}", f"{cap.used:,}") for cap in limits],
+            [(cap.tool, cap.tenant_id, cap.unit, f"{cap.most:,}", f"{cap.used:,}") for cap in limits],
         )
     return None
-
-
-def _tenant(name: str) -> str:
-    return "every" if name == "*" else name or "-"
