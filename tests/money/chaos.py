@@ -31,7 +31,7 @@ from .nursery import Nursery
 from .storm import WINDOWS, Storm, settle, violations
 
 A_ROUND = 50  # kills
-SLOW = 100  # milliseconds that a call takes
+SLOW = 150  # milliseconds that a call takes
 MODES = ("idempotent", "lookup")
 
 

@@ -19,7 +19,7 @@ from siafu.errors import StoreError
 from .kit import LEASE, ask, open_db, order, shop
 
 ORDERS, TOTAL = 500, 1_000_000_000
-BEGUN_A_SECOND = 20
+BEGUN_A_SECOND = 10
 
 
 def run(database: str, payments: str, what: str, name: str) -> None:
@@ -49,11 +49,11 @@ async def many(database: str, payments: str, name: str) -> None:
     async def asker() -> None:
         while True:
             newest = int((time.time() - began) * BEGUN_A_SECOND) + 1
-            n = rng.randrange(max(0, newest - 30), newest)
+            n = rng.randrange(max(0, newest - 20), newest)
             with contextlib.suppress(StoreError):  # asking again is safe
                 # Each request has an amount of its own, so the provider's ledger alone shows what was paid twice.
                 await refunds.refund(ask(f"n{n}", 100 + n, order=order(str(3000 + n % ORDERS), TOTAL), run=name))
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(0.1)
 
     async def completer() -> None:
         while True:
@@ -62,6 +62,6 @@ async def many(database: str, payments: str, name: str) -> None:
             await asyncio.sleep(0.2)
 
     async with asyncio.TaskGroup() as tasks:
-        for _ in range(4):
+        for _ in range(3):
             tasks.create_task(asker())
         tasks.create_task(completer())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import random
 import signal
 import sqlite3
@@ -22,7 +21,7 @@ from .nursery import Child, Nursery
 
 WINDOWS = ("refund_claimed", "refund_dispatching", "refund_called", "refund_finalised")
 OPEN = ("reserved", "dispatching", "unknown")
-PROCESSES = 4
+PROCESSES = 3
 ASLEEP = 2  # of them at once
 LONGEST_SLEEP = 3.0  # whose end is not counted; a process that was stopped within a transaction holds up the others
 
@@ -49,6 +48,7 @@ class Storm:
         """Until there were so many, and each window was hit; at most for so long. The processes end with it."""
         deadline = time.monotonic() + seconds
         open_db(self._database).close()
+        self._rows = onlooker(self._database)
         try:
             while time.monotonic() < deadline and (
                 self.kills < kills or self.stops < stops or len(self.windows) < len(WINDOWS)
@@ -68,6 +68,7 @@ class Storm:
             for child in (*self._awake.values(), *(entry[-1] for entry in self._others())):
                 child.send(signal.SIGCONT)
                 child.end()
+            self._rows.close()
 
     def _others(self) -> list[tuple[Any, ...]]:
         return [*self._doomed.values(), *self._asleep.values()]
@@ -122,20 +123,18 @@ class Storm:
     def _held(self, owner: str) -> set[str]:
         """The refunds that a process has begun to carry out, as far as nobody else has gone on with them."""
         sql = "SELECT refund_id FROM refund_intent WHERE state = 'dispatching' AND lease_owner = '{}'"
-        return {refund_id for (refund_id,) in look(self._database, sql.format(owner))}
+        return {refund_id for (refund_id,) in self._rows.execute(sql.format(owner)).fetchall()}
 
     def _claimed(self, run: str) -> bool:
         sql = "SELECT 1 FROM refund_intent WHERE state = 'reserved' AND lease_epoch = 0 AND run = '{}'"
-        return bool(look(self._database, sql.format(run)))
+        return bool(self._rows.execute(sql.format(run)).fetchall())
 
 
-def look(database: str, sql: str) -> list[Any]:
-    """A look at the rows that waits for no lock: the shop's own door begins every transaction as a writer."""
+def onlooker(database: str) -> Any:
+    """A connection that waits for no lock: the shop's own door begins every transaction as a writer."""
     if database.startswith("sqlite"):
-        with contextlib.closing(sqlite3.connect(database.removeprefix("sqlite:///"))) as connection:
-            return connection.execute(sql).fetchall()
-    with psycopg.connect(database) as connection:
-        return connection.execute(sql).fetchall()
+        return sqlite3.connect(database.removeprefix("sqlite:///"), isolation_level=None)
+    return psycopg.connect(database, autocommit=True)
 
 
 async def settle(database: str, payments: Payments) -> dict[str, Any]:
