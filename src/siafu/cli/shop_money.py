@@ -151,6 +151,7 @@ def _show(found: list[Told], as_json: bool) -> None:
             money_text(one.amount_minor, one.currency),
             one.state,
             time_text(one.updated_at),
+            preview(one.last, 60),
         )
         for one in found
     ]
