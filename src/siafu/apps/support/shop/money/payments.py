@@ -22,8 +22,8 @@ from siafu.errors import BoundaryError, ToolUnavailable
 MAX_ANSWER = 1 << 18  # bytes
 CONNECT_SECONDS = 5.0
 ASKING_SECONDS = 5.0  # for questions without an effect
-# A no to this very refund; only the first of them comes after a look at the key. Other 4xx (a wrong key, too many calls,
-# one that is still running) say nothing of what became of an earlier attempt.
+# A no to this very refund; only the first of them comes after a look at the key. Other 4xx (a wrong key, too many
+# calls, one that is still running) say nothing of what became of an earlier attempt.
 _DEFINITE = (402, 400, 422)
 _NEVER_LEFT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.UnsupportedProtocol)
 T = TypeVar("T")
