@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help demo demo-local test check bench lock clean
+.PHONY: help demo demo-local test clients chaos check bench lock clean
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -32,6 +32,14 @@ demo-local: $(VENV)/.runtime  ## the support swarm on a real local model: make d
 test: $(VENV)/.dev  ## the whole test suite
 	@$(BIN)/python -m pytest -q -n 2 $(ARGS)
 
+KILLS ?= 1000
+STOPS ?= 50
+chaos: $(VENV)/.dev  ## refunds under kill -9 and SIGSTOP, on both databases: make chaos KILLS=1000 STOPS=50
+	@PYTHONPATH=src:tests $(BIN)/python -m money.chaos --kills $(KILLS) --stops $(STOPS) $(ARGS)
+
+clients: $(VENV)/.dev  ## MCP clients use the shop: the official one, FastMCP's, npm's (fetched once; npm's need node)
+	@$(BIN)/python -m pytest -q -m clients tests/clients $(ARGS)
+
 check: $(VENV)/.dev  ## lint, types, layering (sizes and doors are tests)
 	@$(BIN)/ruff check src tests
 	@$(BIN)/ruff format --check src tests
@@ -43,10 +51,10 @@ bench: $(VENV)/.runtime  ## CPU and latency of a model call beside bare aiohttp 
 
 lock: $(VENV)/.dev  ## make the locks anew
 	@$(BIN)/python -m pip install -q uv
-	@for s in "runtime:" "dev:--group dev" "build:--group build"; do \
-	  [ "$${s%%:*}" = build ] && src="--group pyproject.toml:build" || src="pyproject.toml $${s#*:}"; \
-	  $(BIN)/uv pip compile $$src --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+	@for s in "runtime:pyproject.toml" "dev:pyproject.toml --group dev" "build:--group pyproject.toml:build" \
+	    "clients:--group pyproject.toml:clients"; do \
+	  $(BIN)/uv pip compile $${s#*:} --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 	    --no-header --no-annotate -q -o requirements/$${s%%:*}.txt; done
 
 clean:  ## remove the environment and everything generated
-	rm -rf $(VENV) out dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .clients tests/clients/node/node_modules out dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

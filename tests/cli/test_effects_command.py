@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -83,11 +84,11 @@ async def test_ids_that_name_nothing_decide_nothing(house: House, wanted: str) -
 
 
 async def test_the_beginning_of_an_id_must_name_one(house: House) -> None:
-    for n in range(40):
+    for n in range(17):  # so two begin with the same digit
         await house.store.claim(ask(f"k{n}", approval="always"))
+    begin = Counter(waiting["id"][0] for waiting in rows(approvals, "list"))
     with pytest.raises(InputError, match="several begin so"):
-        for digit in "0123456789abcdef":
-            run(approvals, "show", digit)
+        run(approvals, "show", begin.most_common(1)[0][0])
 
 
 async def test_the_shops_desk_is_there_when_there_is_a_shop(house: House, tmp_path: Path) -> None:

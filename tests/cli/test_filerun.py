@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -51,3 +52,13 @@ def test_a_budget_of_next_to_nothing_becomes_a_cent_or_two() -> None:
 def test_the_command_that_goes_on_says_how_it_was_called() -> None:
     command = _again(["/somewhere/siafu/__main__.py", "batch", "run", "-"])
     assert command == f"{shlex.quote(sys.executable)} -m siafu batch run -  (with the same input on stdin)"
+
+
+def test_a_script_on_the_path_is_told_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = tmp_path / "siafu"
+    script.write_text("#!/bin/sh\n")
+    script.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert _again([str(script), "batch", "run", "in.jsonl"]) == "siafu batch run in.jsonl"
+    other = str(tmp_path / "other" / "siafu")
+    assert shlex.split(_again([other, "batch"])) == [other, "batch"]

@@ -62,6 +62,12 @@ def test_help_has_examples_and_fits_a_terminal(shown: dict[str, str], words: str
     assert "--json" in shown[words] or "Commands:" in shown[words] or tuple(words.split()) in SILENT
 
 
+@pytest.mark.parametrize("words", [" ".join(words) for words in ALL])
+def test_lists_of_commands_are_not_cut_off(shown: dict[str, str], words: str) -> None:
+    listed = shown[words].partition("Commands:\n")[2].partition("\n\n")[0]
+    assert not any(line.endswith("...") for line in listed.splitlines())
+
+
 @pytest.mark.parametrize("words", [("--help",), ("-h",), ("--version",), ()], ids=" ".join)
 def test_the_front_door_imports_nothing_heavy(tmp_path: Path, words: list[str]) -> None:
     done, heavy = watched(tmp_path, *words)

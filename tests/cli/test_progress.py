@@ -46,6 +46,19 @@ def test_counts_rate_and_what_is_left() -> None:
     assert counts.facts()[:4] == ["30/min", "ETA 2:30", "0 in flight", "5 failed"]
 
 
+def test_no_time_is_promised_for_what_waits_for_people() -> None:
+    time = Time()
+    counts = Counts(time)
+    counts.begin(Plan(total=4))
+    time.now += 60
+    counts.ended(result())
+    counts.ended(MapResult(key="w", index=1, item=None, status="waiting"))
+    assert counts.eta() == pytest.approx(120)  # two of the other three
+    for _ in range(2):
+        counts.ended(result())
+    assert counts.eta() is None and counts.facts()[1] == "ETA -"
+
+
 def test_the_rate_is_that_of_the_last_minute() -> None:
     time = Time()
     counts = Counts(time)

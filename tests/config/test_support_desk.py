@@ -69,6 +69,13 @@ def test_the_key_of_the_example_shop_never_shows() -> None:
     assert "k3yk3y" not in repr(shop) and shop.identity == "siafu"
 
 
+def test_a_password_of_its_database_is_no_argument_of_the_process() -> None:
+    shop = example_shop(load(environ={}), Secret("k3y" * 20), "postgresql://shop:geheim77@127.0.0.1/shop")
+    assert "geheim77" not in " ".join(shop.args) + repr(shop)
+    given = shop.env["SIAFU_SHOP_DATABASE_URL"]
+    assert isinstance(given, Secret) and "geheim77" in given.reveal()
+
+
 async def test_a_server_that_wants_identities_needs_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
     wants = configured(command=sys.executable, identity="siafu")
     with pytest.raises(ConfigError, match=IDENTITY_KEY):

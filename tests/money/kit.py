@@ -21,7 +21,7 @@ from siafu.store.database import Database
 IDEMPOTENT, LOOKUP, NEITHER = Capabilities(True, True), Capabilities(False, True), Capabilities(False, False)
 KEYS_ONLY = Capabilities(True, False)
 MODES = {"idempotent": IDEMPOTENT, "lookup": LOOKUP, "neither": NEITHER}
-LEASE = 1.0
+LEASE = 1.0  # of the processes that are killed and stopped
 
 
 def open_db(url: str) -> Database:
@@ -140,7 +140,7 @@ def shop(
     policy: RefundPolicy = NO_RULES,
     *,
     owner: str = "a",
-    lease: float = LEASE,
+    lease: float = 30.0,
     clock: Any = None,
 ) -> Refunds:
     return Refunds(db, bank, policy, clock=clock or SystemClock(), owner=owner, lease=lease)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from paysim import Payments, running_payments
+from siafu.apps.support.shop.money import payments
 from siafu.apps.support.shop.money.payments import (
     Call,
     Capabilities,
@@ -189,3 +190,15 @@ async def test_an_endless_slow_answer_is_cut_at_the_deadline() -> None:
 def test_an_unsafe_address_is_refused(url: str) -> None:
     with pytest.raises(ConfigError):
         HttpPayments(url)
+
+
+async def test_f32_a_process_that_stood_still_before_the_body_does_not_send_it(
+    sim: Payments, client: HttpPayments, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its timer has run out as well, but is looked at only after what the process was about to do when it stopped."""
+    in_time = payments._in_time
+    monkeypatch.setattr(payments, "_in_time", lambda body, ends: in_time(body, ends - 3600))
+    assert isinstance(await client.refund(call("rf-late"), 5.0), NotSent)
+    monkeypatch.undo()
+    assert "rf-late" not in {request["reference"] for request in sim.requests()}
+    assert isinstance(await client.refund(call("rf-late"), 5.0), Paid)  # the check can pass

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 from siafu.apps.support.shop import calling
-from siafu.apps.support.shop.calling import Caller, ToolSpec, schema
+from siafu.apps.support.shop.calling import Caller, ToolSpec, answer_schema, schema
 from siafu.apps.support.shop.database import ShopDatabase
 from siafu.apps.support.shop.money.records import RefundAsk
 from siafu.apps.support.shop.refusal import Refusal
@@ -71,11 +71,28 @@ def test_answers_fit_the_published_schema(shop: ShopDatabase, name: str) -> None
     tool = TOOLS[name]
     answer = use(tool, shop, KIM, GOOD[name])
     assert code(answer) == "ok"
-    checker = Draft202012Validator(schema(tool.gives))
+    checker = Draft202012Validator(answer_schema(tool.gives))
     checker.check_schema(checker.schema)
     if not isinstance(answer, RefundAsk):  # that is for the money layer to answer
         checker.validate(msgspec.to_builtins(answer))
+    refusal = msgspec.to_builtins(Refusal(code="no", message="No.", details={"left": 1}))
+    checker.validate(refusal)
+    assert not checker.is_valid({"code": "no"}) and not checker.is_valid({**refusal, "message": None})
+    assert not {field.name for field in msgspec.structs.fields(tool.gives)} & refusal.keys(), "one name, two meanings"
     assert schema(tool.takes)["additionalProperties"] is False and schema(tool.takes)["type"] == "object"
+
+
+def untyped(part: Any) -> bool:
+    """Whether a value is described without its type, alone or among alternatives."""
+    ways = part.get("anyOf", [part])
+    return not all("type" in way for way in ways)
+
+
+@pytest.mark.parametrize("name", TOOLS)
+def test_every_argument_says_its_type(name: str) -> None:
+    found = schema(TOOLS[name].takes)["properties"]
+    assert not [name for name, part in found.items() if untyped(part)]
+    assert untyped({"enum": ["a"]}) and untyped({"anyOf": [{"enum": ["a"]}, {"type": "null"}]})
 
 
 anything = st.recursive(

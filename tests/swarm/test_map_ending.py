@@ -158,7 +158,8 @@ asyncio.run(keep())
     done = subprocess.run(
         [sys.executable, "-X", "dev", "-W", "error", "-c", script], capture_output=True, text=True, timeout=60
     )
-    assert (done.returncode, done.stderr) == (0, "")
+    said = [line for line in done.stderr.splitlines() if "Executing <" not in line]  # of a busy machine
+    assert (done.returncode, said) == (0, [])
 
 
 @pytest.mark.parametrize("stubborn", [1, 100])

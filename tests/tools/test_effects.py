@@ -156,6 +156,25 @@ async def test_f33_a_refusal_is_told_and_the_key_is_free_for_other_words(desk: O
     assert [each["amount"] for each in cash.paid] == [5]
 
 
+@pytest.mark.parametrize("wish", ["refuse", "fail", "lose", "blind"])
+async def test_f31_a_failure_is_never_the_answer_of_the_next_call(desk: Open, wish: str) -> None:
+    """Only what has happened is kept: after a failure the next call reaches the server, and acts once."""
+    cash = desk("honours", honours_key=True, lookup=LOOKUP)
+    cash.wish(wish)
+    if wish == "blind":  # a look-up that fails, after a lost answer
+        cash.wish("lose")
+        with pytest.raises(OutcomeUnknown):
+            await cash.pay(amount=700)
+    elif wish == "refuse":
+        assert (await cash.pay(amount=700)).is_error
+    asked = len(cash.calls)
+    assert not (await cash.pay(amount=700)).is_error
+    assert len(cash.calls) > asked and len(cash.paid) == 1
+    asked = len(cash.calls)
+    assert not (await cash.pay(amount=700)).is_error  # a success is kept
+    assert len(cash.calls) == asked
+
+
 async def test_what_the_server_keeps_for_a_person_is_asked_again_under_its_key(desk: Open) -> None:
     cash = desk("honours", honours_key=True)
     cash.wish("wait")

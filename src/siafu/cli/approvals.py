@@ -14,7 +14,7 @@ import msgspec
 import typer
 
 from siafu.border.text import preview, printable
-from siafu.cli.shop_records import AsJson, print_json, print_table, time_text
+from siafu.cli.shop_records import AsJson, arguments_text, print_json, print_table, time_text
 from siafu.errors import InputError
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ never made by who asked.
 """,
 )
 
+AGAIN = "run the same command again, and it goes on"
 Config = typer.Option(None, "--config", help="Settings file. Default: ./siafu.toml", show_default=False)
 Shop = typer.Option(
     None,
@@ -72,7 +73,7 @@ def list_(
     database: str | None = Shop,
     as_json: bool = AsJson,
 ) -> None:
-    """List decisions, the oldest first."""
+    """List what waits for a decision, the oldest first."""
     wanted = None if state is Shown.all else state.value
     found = asyncio.run(_all(config, database))
     shown = [(desk, each) for desk, each in found if wanted in (None, each.state)]
@@ -84,13 +85,16 @@ def list_(
             desk,
             each.tool,
             each.requester,
-            preview(each.arguments, 60),
             each.state,
             time_text(each.expires_at),
+            arguments_text(each.arguments),
         )
         for desk, each in shown
     ]
-    return print_table(("id", "where", "tool", "asked by", "arguments", "state", "until"), rows)
+    columns = ("id", "where", "tool", "asked by", "state", "until", "arguments")
+    return print_table(
+        columns, rows, nothing="nothing waits for a decision" if wanted == "pending" else "there is none"
+    )
 
 
 @app.command(
@@ -104,7 +108,10 @@ Examples:
 def show(
     approval_id: str = Id, config: Path | None = Config, database: str | None = Shop, as_json: bool = AsJson
 ) -> None:
-    """Show exactly what would be done: the arguments as they are, no model's words about them."""
+    """Show exactly what would be done.
+
+    The arguments stand as they are, without a model's words about them.
+    """
     desk, approval = _one(asyncio.run(_all(config, database)), approval_id)
     if as_json:
         return print_json([_record(desk, approval)])
@@ -181,9 +188,10 @@ def _decide(
     )
     if yes:
         how = (
-            "the shop does it by itself; to tell the customer, run the same command again"
+            "a shop that runs does it by itself, else the next that is started; to tell the customer, run the same "
+            "command again"
             if desk == "shop"
-            else f"run the same command again, and it goes on, until {time_text(decided.expires_at)}"
+            else f"{AGAIN}, until {time_text(decided.expires_at)}"
         )
         typer.echo(f"siafu: {how}", err=True)
     return None

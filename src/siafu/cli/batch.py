@@ -116,7 +116,10 @@ Examples:
 """,
 )
 def check(file: Path = Source, limit: int | None = Limit, json: bool = AsJson) -> None:
-    """Look at every line of FILE without a call: what can be used, what not, how much it is about."""
+    """Look at every line of FILE, without a call.
+
+    Says what can be used, what not, and how much it is about.
+    """
     from siafu.apps import batch
     from siafu.border.text import printable
     from siafu.cli.filerun import encode
@@ -152,7 +155,10 @@ def status(
     config: Path | None = Config,
     json: bool = AsJson,
 ) -> None:
-    """Say how far the run that writes OUT is, and what it has cost; also while it works."""
+    """Say how far a run is, and what it has cost.
+
+    Also while it works.
+    """
     from siafu.apps.batch import BatchJob
     from siafu.cli.filerun import show_status
     from siafu.config.settings import load

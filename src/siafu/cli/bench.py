@@ -47,8 +47,10 @@ def client(
     home: Path = typer.Option(Path(".siafu"), envvar="SIAFU_HOME", help="Where journals and peers are put."),
     json: bool = typer.Option(False, "--json", help="Print rows, ratios and machine as JSON."),
 ) -> None:
-    """CPU and latency of a model call: bare aiohttp, siafu with ledger and journal, siafu without a store, the OpenAI
-    SDK; each in its own process, in turns, against one server with a fixed latency.
+    """Measure CPU and latency of a model call.
+
+    Bare aiohttp, siafu with ledger and journal, siafu without a store, and the OpenAI SDK: each in its own process, in
+    turns, against one server with a fixed latency.
     """
     from siafu.bench.client.compare import Options, compare
     from siafu.border.canonical import dumps

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
+
+from siafu.cli.shop_records import UNPAID
 
 if TYPE_CHECKING:
     from siafu.config.advice import Row
@@ -67,7 +70,9 @@ async def _examine(where: dict[str, Any], call: bool) -> list[Row]:
     if call and all(row.state != "fail" for row in reached):
         rows += await call_rows(settings)
     if not settings.mcp_servers:
-        return [*rows, Row(check="tools", state="ok", found="no MCP server is configured: the example shop stands in")]
+        shop = "no MCP server is configured: the example shop stands in"
+        more = "" if os.environ.get("SIAFU_PAYMENTS_URL") else f"{UNPAID}: siafu payments serve --help"
+        return [*rows, Row(check="tools", state="ok", found=shop, advice=more)]
     from siafu.config.servers import tool_rows
 
     return rows + await tool_rows(settings)

@@ -16,7 +16,7 @@ import typer
 
 from siafu.border.text import preview, printable
 from siafu.cli.approvals import As, Config, Note, person
-from siafu.cli.shop_records import AsJson, print_json, print_table, time_text
+from siafu.cli.shop_records import AsJson, arguments_text, print_json, print_table, time_text
 from siafu.errors import InputError, StoreError
 
 if TYPE_CHECKING:
@@ -63,9 +63,14 @@ Examples:
   siafu effects list
   siafu effects list --state manual_review --json
 \b
-dispatching (interrupted): the process ended during the call; the next run
-with the same key, or `siafu effects resolve`, settles it. waiting: the tool
-itself keeps it for a person.
+pending_approval  a rule has a person decide first: siafu approvals list
+waiting           the tool itself waits for a person's decision, and is asked
+                  again when its request is taken up again
+dispatching       it is being called; (interrupted): the process ended in it,
+                  and the next run, or `siafu effects resolve`, settles it
+unknown           no clear answer; the next run looks it up or asks again
+manual_review     only a person can tell: siafu effects resolve ID
+refused, denied   nothing was done. open: claimed, nothing was sent
 """,
 )
 def list_(
@@ -80,10 +85,18 @@ def list_(
     if as_json:
         return print_json(found)
     rows = [
-        (each.id[:8], each.tool, _state(each), each.customer, preview(each.arguments, 60), time_text(each.updated_at))
+        (
+            each.id[:8],
+            each.tool,
+            _state(each),
+            each.customer,
+            time_text(each.updated_at),
+            arguments_text(each.arguments),
+        )
         for each in found
     ]
-    return print_table(("id", "tool", "state", "for", "arguments", "since"), rows)
+    columns = ("id", "tool", "state", "for", "since", "arguments")
+    return print_table(columns, rows, nothing="no effects yet" if state is None else f"no effect is {state.value}")
 
 
 @app.command(
@@ -95,7 +108,7 @@ Examples:
 """,
 )
 def show(effect_id: str = Id, config: Path | None = Config, as_json: bool = AsJson) -> None:
-    """Show one effect and everything that happened to it, from the audit."""
+    """Show an effect and all that happened to it."""
 
     async def read(people: EffectPeople) -> tuple[Effect, list[Any]]:
         effect = await _one(people, effect_id)
@@ -164,7 +177,10 @@ def off(
     config: Path | None = Config,
     as_json: bool = AsJson,
 ) -> None:
-    """Switch a tool off for every process on this database: from now on nothing new is sent."""
+    """Switch a tool off, everywhere and at once.
+
+    Every process on this database sends nothing new through it from now on; what is under way is not called back.
+    """
     _switch(tool, everything, tenant, False, reason, person(by), config, as_json)
 
 
@@ -184,7 +200,7 @@ def on(
     config: Path | None = Config,
     as_json: bool = AsJson,
 ) -> None:
-    """Switch a tool on again, for the same tool and tenant as it was switched off for."""
+    """Switch a tool on again, as it was switched off."""
     _switch(tool, everything, tenant, True, reason, person(by), config, as_json)
 
 
@@ -196,7 +212,7 @@ Examples:
 """
 )
 def tools(config: Path | None = Config, as_json: bool = AsJson) -> None:
-    """List the tools under the contract: which have changed, which are switched off."""
+    """List the tools: what has changed, what is off."""
 
     async def read(people: EffectPeople) -> tuple[list[Any], list[Any]]:
         return await people.tools(), await people.switches()
@@ -208,7 +224,7 @@ def tools(config: Path | None = Config, as_json: bool = AsJson) -> None:
         (each.tool, "changed; not used until accepted" if each.offered else "accepted", each.person, time_text(each.at))
         for each in known
     ]
-    print_table(("tool", "definition", "by", "since"), rows)
+    print_table(("tool", "definition", "by", "since"), rows, nothing="no tool under a contract was used yet")
     off = [(each.tool or "every tool", each.tenant or "every", each.person, each.reason) for each in switches]
     if off:
         typer.echo()
@@ -230,7 +246,10 @@ def accept(
     config: Path | None = Config,
     as_json: bool = AsJson,
 ) -> None:
-    """Let a tool whose server has changed its definition be used again, after seeing both."""
+    """Let a tool whose definition has changed be used again.
+
+    Shows the definition that was accepted and the one that the server offers now, and asks.
+    """
     who = person(by)
     known = next((each for each in _with(config, lambda people: people.tools()) if each.tool == tool), None)
     if known is None or known.offered is None:

@@ -6,6 +6,7 @@ import asyncio
 import os
 import re
 import shlex
+import shutil
 import signal
 import sys
 from collections.abc import Callable, Coroutine, Sequence
@@ -108,7 +109,10 @@ def _again(argv: Sequence[str], *, spent: Tally | None = None) -> str:
     """The command that goes on where this one stopped: itself, without `--fresh`. spent: by all sessions, when it was
     the budget that stopped it; then with twice as much, as with the same it would stop at once.
     """
-    program = [sys.executable, "-m", "siafu"] if Path(argv[0]).name == "__main__.py" else [argv[0]]
+    name = Path(argv[0]).name
+    program = [name if shutil.which(name) == argv[0] else argv[0]]  # a script on the PATH is known by its name
+    if name == "__main__.py":
+        program = [sys.executable, "-m", "siafu"]
     words = [word for word in argv[1:] if word != "--fresh"]
     command = shlex.join([*program, *(words if spent is None else _doubled(words, spent))])
     return command + ("  (with the same input on stdin)" if str(STDIN) in argv else "")
@@ -154,7 +158,7 @@ def _text(where: Place, outcome: Outcome, cost: Tally | None) -> str:
         lines.append(f"{session.in_flight_lost:,} calls were under way when the last process ended; cost: 0 to {most}")
     if session.discarded:
         again = show_usd(session.billed_again_pico)
-        lines.append(f"{session.discarded:,} journaled steps no longer fitted and were made anew; had cost {again}")
+        lines.append(f"{session.discarded:,} steps were asked anew, as what they rest on has changed; had cost {again}")
     if cost is not None:
         lines.append(f"{describe(cost)}; {span(session.seconds)} this time")
     return "\n".join(lines)

@@ -84,9 +84,9 @@ class Counts:
         return (self.written - before) * 60 / seconds if seconds > 0 else 0.0
 
     def eta(self) -> float | None:
-        """Seconds until all is done at this rate; None = cannot be told."""
-        rate = self.rate()
-        return (self.plan.total - self.done) * 60 / rate if rate else None
+        """Seconds until all is done at this rate but what waits for people; None = cannot be told."""
+        rate, left = self.rate(), self.plan.total - self.done - len(self.waiting)
+        return left * 60 / rate if rate and (left or not self.waiting) else None
 
     def facts(self) -> list[str]:
         """What stands beside the bar, the most important first."""

@@ -72,7 +72,10 @@ def serve(
     ready_file: Path | None = typer.Option(None, help="http: write the URL to this file once it can be used."),
     parent_pid: int | None = typer.Option(None, help="Stop when this process, which started us, has ended."),
 ) -> None:
-    """Serve the shop's tools over MCP until stdin ends (stdio) or the process is stopped."""
+    """Serve the shop's tools over MCP.
+
+    Until stdin ends (stdio) or the process is stopped.
+    """
     from siafu.apps.support.shop.money.payments import HttpPayments
     from siafu.apps.support.shop.money.policy import RefundPolicy
     from siafu.apps.support.shop.money.refunds import Refunds
@@ -158,7 +161,10 @@ def token(
     minutes: float = typer.Option(15, help="How long it is valid, at most 60."),
     tool: list[str] = typer.Option([], help="A tool it may be used for; repeat for more. Default: all."),
 ) -> None:
-    """Print a token that proves to the shop's HTTP server who is asking. Needs the server's SIAFU_IDENTITY_KEY."""
+    """Print a token that proves who asks.
+
+    For the shop's HTTP server, and made with the server's SIAFU_IDENTITY_KEY.
+    """
     from siafu.apps.support.shop.server import AUDIENCE
     from siafu.apps.support.shop.tools import TOOLS
     from siafu.border.identity import mint
@@ -211,14 +217,14 @@ def calls(
     database: str | None = Where,
     as_json: bool = AsJson,
 ) -> None:
-    """List the tool calls that the shop has answered, from its own records, oldest first."""
+    """List the tool calls that the shop has answered."""
     with contextlib.closing(open_shop(database)) as shop:
         found = shop.calls(limit)
     if as_json:
         print_json([msgspec.to_builtins(call) for call in found])
     else:
         rows = [(time_text(call.at), call.customer or "-", call.tool, call.outcome) for call in found]
-        print_table(("time", "customer", "tool", "outcome"), rows)
+        print_table(("time", "customer", "tool", "outcome"), rows, nothing="no calls yet")
 
 
 def _key() -> Secret | None:

@@ -36,7 +36,7 @@ def stock(
     database: str | None = Where,
     as_json: bool = AsJson,
 ) -> None:
-    """Show what is in stock and what is reserved, or give a reservation back."""
+    """Show what is in stock and what is reserved."""
     from siafu.apps.support.shop import stock as books
 
     with contextlib.closing(open_shop(database)) as shop:
@@ -49,7 +49,8 @@ def stock(
         rows = [
             (r.reservation_id, r.customer, r.sku, str(r.quantity), r.state, time_text(r.reserved_at)) for r in found
         ]
-        return print_table(("reservation", "customer", "sku", "pieces", "state", "since"), rows)
+        columns = ("reservation", "customer", "sku", "pieces", "state", "since")
+        return print_table(columns, rows, nothing="nothing is reserved")
     held = {p.sku: sum(r.quantity for r in found if r.sku == p.sku and r.state == "held") for p in products}
     if as_json:
         return print_json(
@@ -74,7 +75,7 @@ def tickets(
     database: str | None = Where,
     as_json: bool = AsJson,
 ) -> None:
-    """List the open tickets, oldest first, or close one."""
+    """List the tickets that people have to see to."""
     from siafu.apps.support.shop import tickets as books
 
     with contextlib.closing(open_shop(database)) as shop:
@@ -83,8 +84,9 @@ def tickets(
         found = shop.transact(lambda tx: books.tickets(tx, None if everything else "open"))
     if as_json:
         return print_json(found)
-    rows = [(t.ticket_id, t.customer, t.state, time_text(t.opened_at), t.subject) for t in found]
-    return print_table(("ticket", "customer", "state", "opened", "subject"), rows)
+    rows = [(t.ticket_id, t.customer, t.state, time_text(t.opened_at), t.subject, t.summary) for t in found]
+    columns = ("ticket", "customer", "state", "opened", "subject", "text")
+    return print_table(columns, rows, nothing="no ticket is open")
 
 
 @app.command(
@@ -95,7 +97,7 @@ Examples:
 """
 )
 def switches(database: str | None = Where, as_json: bool = AsJson) -> None:
-    """List what was switched on and off, and the limits on a day with what today has used of them."""
+    """List what is switched off, and the limits on a day."""
     with contextlib.closing(open_shop(database)) as shop:
         _show(shop, as_json)
 
@@ -115,7 +117,10 @@ def off(
     database: str | None = Where,
     as_json: bool = AsJson,
 ) -> None:
-    """Switch a tool off, in every server that uses this database, from the next call on."""
+    """Switch a tool of the shop off, from the next call on.
+
+    It holds in every server that uses this database, for every MCP client.
+    """
     _switch("off", tool, tenant, reason, by, (database, as_json))
 
 
@@ -134,7 +139,7 @@ def on(
     database: str | None = Where,
     as_json: bool = AsJson,
 ) -> None:
-    """Switch a tool on again, for the same tool and tenant as it was switched off for."""
+    """Switch a tool on again, as it was switched off."""
     _switch("on", tool, tenant, reason, by, (database, as_json))
 
 
@@ -154,7 +159,10 @@ def cap(
     database: str | None = Where,
     as_json: bool = AsJson,
 ) -> None:
-    """Limit what a tool may bring about in a day, counted from when the limit is set."""
+    """Limit what a tool may bring about in a day.
+
+    Counted from when the limit is set.
+    """
     from siafu.apps.support.shop import brakes
 
     units = ("calls", "KRW", "USD")
@@ -192,8 +200,12 @@ def _show(shop: ShopDatabase, as_json: bool) -> None:
     if as_json:
         return print_json({"switches": found, "caps": limits})
     rows = [(s.tool, s.tenant_id, s.state, s.by_whom, time_text(s.at), s.reason) for s in found]
-    print_table(("tool", "tenant", "is", "by", "since", "reason"), rows)
-    return print_table(
-        ("tool", "tenant", "unit", "most a day", "used today"),
-        [(cap.tool, cap.tenant_id, cap.unit, f"{cap.most:,}", f"{cap.used:,}") for cap in limits],
-    )
+    columns = ("tool", "tenant", "is", "by", "since", "reason")
+    print_table(columns, rows, nothing="nothing was switched off")
+    if limits:
+        typer.echo()
+        print_table(
+            ("tool", "tenant", "unit", "most a day", "used today"),
+            [(cap.tool, cap.tenant_id, cap.unit, f"{cap.most:,}", f"{cap.used:,}") for cap in limits],
+        )
+    return None

@@ -103,7 +103,7 @@ the books say it was paid, and it was not. Exit code: 1 when anything differs.
 """
 )
 def reconcile(payments: str | None = Payments, database: str | None = Where, as_json: bool = AsJson) -> None:
-    """Hold the shop's books against the payment provider's own list of refunds."""
+    """Hold the shop's books against the provider's list."""
     if not payments:
         raise InputError("say where the payment provider is: --payments URL")
     with contextlib.closing(open_shop(database)) as shop:
@@ -151,7 +151,9 @@ def _show(found: list[Told], as_json: bool) -> None:
             money_text(one.amount_minor, one.currency),
             one.state,
             time_text(one.updated_at),
+            preview(one.last, 60),
         )
         for one in found
     ]
-    return print_table(("id", "customer", "order", "amount", "state", "since"), rows)
+    columns = ("id", "customer", "order", "amount", "state", "since", "last")
+    return print_table(columns, rows, nothing="there is no such refund")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import typer
 
-from siafu.border.text import printable
+from siafu.border.text import preview
 
 if TYPE_CHECKING:
     from siafu.apps.support.shop.database import ShopDatabase
@@ -31,6 +32,9 @@ Payments = typer.Option(
     help="The payment provider, see: siafu payments serve. Without it the shop refunds nothing.",
     show_envvar=True,
 )
+UNPAID = "without SIAFU_PAYMENTS_URL the shop refunds nothing"
+CELL, ARGUMENTS = 200, 100  # the most characters of a cell
+_WORD = re.compile(r"[\w.:@/-]+")
 AsJson = typer.Option(False, "--json", help="Print JSON.")
 
 
@@ -53,12 +57,33 @@ def print_json(value: Any) -> None:
     typer.echo(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
 
 
-def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, nothing: str = "nothing") -> None:
+    """One line a row, however narrow the terminal, so that nothing hides and `grep` finds whole rows; what may be long
+    belongs into the last column. nothing: what is said on stderr instead of a table without rows.
+    """
+    from rich.cells import cell_len
 
-    table = Table(*columns, box=None, pad_edge=False, header_style="bold")
-    for row in rows:
-        table.add_row(*(Text(printable(cell)) for cell in row))
-    Console().print(table)
+    if not rows:
+        return typer.echo(f"siafu: {nothing}", err=True)
+    lines = [columns, *([preview(cell, CELL) for cell in row] for row in rows)]
+    widths = [max(map(cell_len, column)) for column in zip(*lines, strict=True)]
+    for line in lines:
+        padded = (cell + " " * (width - cell_len(cell)) for cell, width in zip(line, widths, strict=True))
+        typer.echo("  ".join(padded).rstrip())
+    return None
+
+
+def arguments_text(arguments: str) -> str:
+    """The JSON arguments of a call for a table: `amount=5000 order_id=1001`, without empty ones. What is more than a
+    word stays in quotes, so that no value can pass for an argument.
+    """
+    try:
+        values = msgspec.json.decode(arguments, type=dict[str, Any])
+    except msgspec.DecodeError:
+        return preview(arguments, CELL)
+    told = (f"{name}={_value(value)}" for name, value in values.items() if value not in ("", None))
+    return preview(" ".join(told), ARGUMENTS)
+
+
+def _value(value: Any) -> str:
+    return value if isinstance(value, str) and _WORD.fullmatch(value) else msgspec.json.encode(value).decode()

@@ -19,6 +19,7 @@ SETTINGS = """\
 # A flag wins over the environment, the environment over this file. `siafu doctor` says what counts and checks it.
 
 # home = ".siafu"                    # journals and state; keep it on a disk of this machine
+# database_url = "env:SIAFU_DATABASE_URL"   # effects and conversations, PostgreSQL or SQLite; not set: files in home
 
 [endpoint]
 # Any OpenAI-compatible endpoint. With neither base_url nor api_key a SIMULATED one answers, and nothing is billed.
@@ -62,6 +63,13 @@ SETTINGS = """\
 # [mcp_servers.search]
 # url = "https://tools.example.com/mcp"                     # ... or reached over Streamable HTTP
 # headers = { Authorization = "env:SEARCH_AUTHORIZATION" }
+
+# Tools that act on the world, each effect once; docs/effects.md has all the rules. "server.tool", in quotes.
+# [tools.effects."shop.process_refund"]
+# key = ["request", "order_id"]      # what makes it the same effect, however often it is asked for
+# honours_key = true                 # the tool acts once a key: asking again is safe
+# approval = { argument = "amount", above = 100000 }        # a person decides: siafu approvals list
+# daily_calls = 200
 """
 
 FIRST = '''\

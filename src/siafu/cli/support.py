@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
@@ -11,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import typer
+
+from siafu.cli.shop_records import UNPAID
 
 if TYPE_CHECKING:
     from siafu.apps.support.job import SupportJob
@@ -48,8 +51,10 @@ Database = typer.Option(
     None,
     "--database",
     envvar="SIAFU_SHOP_DATABASE_URL",
-    help="The example shop's: a file, sqlite:///PATH or postgresql://...",
+    help="The example shop's database: a file, sqlite:///PATH or postgresql://... Default: shop.db in SIAFU_HOME or "
+    "./.siafu",
     show_default=False,
+    show_envvar=True,
 )
 Config = typer.Option(None, "--config", help="Settings file. Default: ./siafu.toml", show_default=False)
 AsJson = typer.Option(False, "--json", help="Print JSON.")
@@ -146,7 +151,10 @@ def status(
     config: Path | None = Config,
     json: bool = AsJson,
 ) -> None:
-    """Say how far the run that writes OUT is, and what it has cost; also while it works."""
+    """Say how far a run is, and what it has cost.
+
+    Also while it works.
+    """
     from siafu.apps.filerun.place import place
     from siafu.apps.support.job import SupportJob
     from siafu.apps.support.swarm import Support
@@ -254,6 +262,8 @@ async def _opened(settings: Settings, job: SupportJob, plan: Plan, database: str
     from siafu.config.assembly import opened
     from siafu.config.servers import support_desk
 
+    if plan.notice and not settings.mcp_servers and not os.environ.get("SIAFU_PAYMENTS_URL"):
+        plan.notice(f"{UNPAID}; to try refunds: siafu payments serve --help")
     async with support_desk(settings, database=database) as desk:
         await job.ready(desk.tools, desk.identity_key)
         plan = msgspec.structs.replace(plan, tools=desk.tools, denied=desk.denied)

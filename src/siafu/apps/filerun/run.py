@@ -187,9 +187,8 @@ class _Lines:
                 syncing = asyncio.create_task(asyncio.to_thread(self._sync))
                 try:
                     await asyncio.shield(syncing)
-                except asyncio.CancelledError:
-                    await asyncio.wait({syncing})  # nobody else may use the files before the thread is done
-                    raise
+                finally:  # nobody else may use the files before the thread is done
+                    await asyncio.wait({syncing})
             await clock.sleep(REST * (clock.now() - began))
 
     def _sync(self) -> None:

@@ -69,7 +69,8 @@ def use(tool: ToolSpec, tx: Transaction, caller: Caller, arguments: Mapping[str,
     if tool.for_customer and caller.customer is None:
         return Refusal(
             code="identity_required",
-            message=f"The shop does not know which customer is asking, so {tool.name} cannot answer.",
+            message=f"The shop does not know which customer is asking, so {tool.name} cannot answer. No argument "
+            "changes that: whoever set this connection up names the customer (shop serve --customer) or sends a token.",
         )
     try:
         question = msgspec.convert(arguments, tool.takes, strict=True)
@@ -85,3 +86,14 @@ def schema(kind: type[msgspec.Struct]) -> dict[str, Any]:
     top = parts.pop(kind.__name__)
     top.pop("title", None)
     return {**top, "$defs": parts} if parts else top
+
+
+def answer_schema(gives: type[msgspec.Struct]) -> dict[str, Any]:
+    """The JSON Schema of what a tool answers: `gives`, or a Refusal.
+
+    Widely used clients hold refusals against a tool's output schema too, and show their own error when one does not
+    fit. The alternatives are only in what is required, as clients that make types of a schema need its properties.
+    """
+    made, refused = schema(gives), schema(Refusal)
+    ways = [{"required": made.pop("required")}, {"required": refused["required"]}]
+    return {**made, "properties": {**made["properties"], **refused["properties"]}, "anyOf": ways}

@@ -22,9 +22,12 @@ class OrderQuestion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class OrderStatus(Order, frozen=True, kw_only=True):
-    """An order and its money. refunded_minor: refunded or being refunded. refundable_minor: what remains."""
+    """An order and its money. refunded_minor: refunded or being refunded. refund_pending_minor: the part of it that is
+    not paid back yet, but waits for a person or the payment provider. refundable_minor: what remains.
+    """
 
     refunded_minor: int
+    refund_pending_minor: int
     refundable_minor: int
 
 
@@ -82,8 +85,12 @@ def _get_order_status(tx: Transaction, caller: Caller, question: OrderQuestion) 
     if order is None:
         return order_not_found()
     money = order_money(tx, caller.tenant, order)
-    fields = msgspec.structs.asdict(order)
-    return OrderStatus(**fields, refunded_minor=money.committed_minor, refundable_minor=money.refundable_minor)
+    return OrderStatus(
+        **msgspec.structs.asdict(order),
+        refunded_minor=money.committed_minor,
+        refund_pending_minor=money.reserved_minor,
+        refundable_minor=money.refundable_minor,
+    )
 
 
 def _check_inventory(tx: Transaction, caller: Caller, question: StockQuestion) -> Goods | Refusal:
@@ -104,8 +111,8 @@ READING: tuple[ToolSpec, ...] = (
         name="get_order_status",
         title="Order status",
         description="Look up one order of the current customer: status (paid, preparing, shipped, delivered, "
-        "cancelled, refunded), carrier, tracking number, dates, items, total, and what of it is refunded or could be. "
-        "주문 상태와 배송 조회. "
+        "cancelled, refunded), carrier, tracking number, dates, items, total, and what of it is refunded, in a refund "
+        "still pending, or refundable. 주문 상태와 배송 조회. "
         "Needs the order number. The customer is known from the session and is never an argument. "
         "Error order_not_found: this customer has no such order.",
         takes=OrderQuestion,

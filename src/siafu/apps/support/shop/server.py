@@ -15,7 +15,7 @@ from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel import Server
 
 from siafu import __version__
-from siafu.apps.support.shop.calling import Caller, ToolSpec, schema, use
+from siafu.apps.support.shop.calling import Caller, ToolSpec, answer_schema, schema, use
 from siafu.apps.support.shop.database import Call, ShopDatabase, all_products, record
 from siafu.apps.support.shop.money.records import RefundAsk
 from siafu.apps.support.shop.money.refunds import Refunds
@@ -282,7 +282,7 @@ def _published(tool: ToolSpec) -> types.Tool:
         title=tool.title,
         description=tool.description,
         input_schema=schema(tool.takes),
-        output_schema=schema(tool.gives),
+        output_schema=answer_schema(tool.gives),
         annotations=types.ToolAnnotations(
             title=tool.title,
             read_only_hint=tool.effect is None,

@@ -35,7 +35,12 @@ class RefundQuestion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         ),
     ] = None
     reason: Annotated[
-        Literal["change_of_mind", "faulty", "wrong_item", "other"] | None,
+        # Some models' interfaces take an enumeration only with its type.
+        Annotated[
+            Literal["change_of_mind", "faulty", "wrong_item", "other"],
+            msgspec.Meta(extra_json_schema={"type": "string"}),
+        ]
+        | None,
         msgspec.Meta(description="Why the customer wants the money back (환불 사유), if they said so."),
     ] = None
 
@@ -106,7 +111,8 @@ WRITING: tuple[ToolSpec, ...] = (
         "One request of the customer is one refund: repeat a call with the same arguments when its answer was lost; "
         "it pays once. Never call it with other arguments to get around an error. Error pending_approval: a person "
         "decides first, nothing is paid yet. Error unknown_outcome: the shop finds out by itself, do not ask again. "
-        "Error in_progress: the same refund is under way. Other errors say why there is no refund.",
+        "Error in_progress: the same refund is under way, repeat the call a little later. Other errors say why there "
+        "is no refund.",
         takes=RefundQuestion,
         gives=RefundDone,
         for_customer=True,

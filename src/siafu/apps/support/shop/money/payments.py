@@ -7,13 +7,13 @@ did not and will not (Declined), it cannot have happened (NotSent), or nobody kn
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 
 import httpx2
 import msgspec
 
-from siafu.border.canonical import loads
+from siafu.border.canonical import dumps, loads
 from siafu.border.secrets import redact
 from siafu.border.text import preview
 from siafu.border.urls import check_web_url
@@ -136,12 +136,17 @@ class HttpPayments:
             "reference": call.key,
             "metadata": dict(call.metadata),
         }
+        sent = dumps(body)
+        headers = {
+            "Idempotency-Key": call.key,
+            "Content-Type": "application/json",
+            "Content-Length": str(len(sent)),
+        }
+        content = _in_time(sent, asyncio.get_running_loop().time() + seconds)
         try:
             async with asyncio.timeout(seconds):
-                status, raw = await self._exchange(
-                    "POST", "/v1/refunds", json=body, headers={"Idempotency-Key": call.key}
-                )
-        except _NEVER_LEFT as error:
+                status, raw = await self._exchange("POST", "/v1/refunds", content=content, headers=headers)
+        except (*_NEVER_LEFT, _TooLate) as error:
             return NotSent(_named(error))
         except (httpx2.HTTPError, TimeoutError) as error:
             return Unclear(_named(error))
@@ -197,6 +202,19 @@ class HttpPayments:
                 if len(body) > MAX_ANSWER:
                     return response.status_code, b""
             return response.status_code, bytes(body)
+
+
+class _TooLate(Exception):
+    """This process stood still on the way to its call."""
+
+
+async def _in_time(body: bytes, ends: float) -> AsyncIterator[bytes]:
+    """The body, if it leaves before `ends` by the loop's clock. Looked at when everything before it is written: a
+    process that stood still until then finds its timer to have run out only after it has sent what it was about to.
+    """
+    if asyncio.get_running_loop().time() >= ends:
+        raise _TooLate
+    yield body
 
 
 class _Problem(msgspec.Struct):
