@@ -14,11 +14,14 @@ import msgspec
 from siafu.config.settings import Settings
 from siafu.errors import ConfigError
 from siafu.observe.calls import CallContext
+from siafu.pace.clock import SystemClock
 from siafu.store.database import Database
 from siafu.store.effect_people import EffectPeople
 from siafu.store.effect_schema import MIGRATIONS
 from siafu.store.effects import EffectStore
 from siafu.tools.effect_rules import EffectRule
+from siafu.tools.effects import Effects
+from siafu.tools.toolset import ToolSet
 
 # The example shop honours keys: of its own for refunds, ours for the rest. A refund takes as long as its payment does.
 SHOP_RULES: Mapping[str, EffectRule] = {
@@ -45,10 +48,14 @@ def effect_rules(settings: Settings, servers: Sequence[str]) -> dict[str, dict[s
     for name, given in settings.tools.effects.items():
         there = [server for server in servers or ("shop",) if name.startswith(f"{server}.")]
         if not there:
-            known = ", ".join(servers) or "shop"
-            raise ConfigError(f'tools.effects."{name}": write "SERVER.TOOL" in quotes, with one of the servers {known}')
+            raise _unplaced(name, servers or ("shop",))
         rules.setdefault(max(there, key=len), {})[name] = _rule(name, given)
     return rules
+
+
+def _unplaced(name: str, servers: Sequence[str]) -> ConfigError:
+    known = ", ".join(servers)
+    return ConfigError(f'tools.effects."{name}": write "SERVER.TOOL" in quotes, with one of the servers {known}')
 
 
 def _rule(name: str, given: Mapping[str, Any]) -> EffectRule:
@@ -75,6 +82,31 @@ async def effect_store(settings: Settings) -> AsyncIterator[EffectStore]:
 def open_effects(settings: Settings) -> Database:
     """The database of effects. Blocks. Raises: ConfigError, StoreError."""
     return Database(settings.database("effects.db"), MIGRATIONS, what="the database of effects", schema="effects")
+
+
+@contextlib.asynccontextmanager
+async def guarded_tools(settings: Settings, tools: ToolSet) -> AsyncIterator[ToolSet]:
+    """`tools`, those under their contract that the settings have a rule for: by `server.tool`, and Python functions by
+    their names. Rules for servers that `tools` has nothing from are left aside.
+
+    Raises: ConfigError for a rule that names no tool; StoreError; ToolFault when the tools cannot be listed.
+    """
+    listed = await tools.list()
+    servers = sorted({tool.server for tool in listed if tool.server})
+    functions = {tool.name for tool in listed if not tool.server}
+    rules = {}
+    for name, given in settings.tools.effects.items():
+        if name in servers:
+            raise _unplaced(name, servers)
+        if name in functions or any(name.startswith(f"{server}.") for server in servers):
+            rules[name] = _rule(name, given)
+    if not rules:
+        yield tools
+        return
+    async with effect_store(settings) as store:
+        guarded = Effects(tools, rules, store, clock=SystemClock(), owner=process_name())
+        await guarded.list()
+        yield guarded
 
 
 @contextlib.asynccontextmanager

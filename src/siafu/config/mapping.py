@@ -27,6 +27,7 @@ from siafu.swarm.map import MapRun, map_items
 from siafu.swarm.options import MapOptions
 from siafu.swarm.results import MapResult, MapSummary
 from siafu.swarm.work import Work, WorkFunction
+from siafu.tools.functions import Functions
 from siafu.tools.toolset import ToolSet
 
 _log = logging.getLogger("siafu")
@@ -42,8 +43,9 @@ class MapKeywords(TypedDict, total=False):
     may run under a budget), journal (a file; with it the run survives `kill -9`), rpm (requests a minute).
 
     Where models are called: base_url, api_key, config (a siafu.toml); model, system, temperature, max_tokens,
-    response_format for calls that do not set their own. tools: Python functions or a ToolSet. observer: told of every
-    event. endpoint: an Endpoint instead of a configured one.
+    response_format for calls that do not set their own. tools: Python functions or a ToolSet; those with a rule in
+    `[tools.effects]` of siafu.toml are called under its contract. observer: told of every event. endpoint: an Endpoint
+    instead of a configured one.
     """
 
     run: str
@@ -206,7 +208,15 @@ async def _own(
     options = MapOptions(
         **{"concurrency": settings.limits.concurrency, **{name: given[name] for name in _OPTIONS & given.keys()}}
     )
-    async with opened(settings, _plan(given, settings, options.run)) as house:
+    async with contextlib.AsyncExitStack() as stack:
+        plan = _plan(given, settings, options.run)
+        if plan.tools is not None and settings.tools.effects:
+            from siafu.config.effects import guarded_tools  # noqa: PLC0415 (SQLAlchemy, 140 ms)
+
+            tools = Functions(*plan.tools) if isinstance(plan.tools, Sequence) else plan.tools
+            guarded = await stack.enter_async_context(guarded_tools(settings, tools))
+            plan = msgspec.structs.replace(plan, tools=guarded)
+        house = await stack.enter_async_context(opened(settings, plan))
         run = map_items(work, items, around=house.around, store=house.store, options=options)
         async with run:
             ready.set_result(run)
