@@ -142,7 +142,7 @@ def test_people_see_what_agents_did_and_stop_them(tmp_path: Path) -> None:
     ]
     assert found["caps"] == [{"tool": "process_refund", "tenant_id": "a", "unit": "KRW", "most": 5_000_000, "used": 0}]
     states = [line.split()[:3] for line in shown("on", "process_refund").splitlines()]
-    assert ["*", "every", "off"] in states and ["process_refund", "every", "on"] in states
+    assert ["*", "*", "off"] in states and ["process_refund", "*", "on"] in states
     shown("on", "*")
     shown("cap", "process_refund", "KRW", "none", "--tenant", "a")
     found = shown("switches", "--json")
