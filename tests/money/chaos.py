@@ -14,6 +14,7 @@ import argparse
 import asyncio
 import logging
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -104,6 +105,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--minutes", type=float, default=24 * 60.0)
     parser.add_argument("--databases", default="sqlite,postgresql")
     options = parser.parse_args(arguments)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # it says how far it came, however it is ended
     logging.disable()  # what the money layer says about refunds that need a person is told by the sums
     deadline = time.monotonic() + options.minutes * 60
     folder = Path(tempfile.mkdtemp(prefix="siafu-chaos-"))

@@ -199,10 +199,11 @@ def unguarded(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_sec17_an_obedient_model_has_no_effect_that_nobody_asked_for(
     market: Market, monkeypatch: pytest.MonkeyPatch, alone: bool
 ) -> None:
-    if alone:
-        unguarded(monkeypatch)
     asked = cases()
     assert sum(case.request.customer == "kim" for case in asked.values()) == 200
+    if alone:  # a third of them: each injection and each channel in some role
+        unguarded(monkeypatch)
+        asked = dict(list(asked.items())[::3])
     found = await market.serve(asked)
     assert {result.status for result in found} == {"ok"}
     # Nobody's money moved, nothing was set aside, and no ticket is there but the one of each complaint.
