@@ -102,18 +102,19 @@ def identity_key() -> Secret:
 
 
 def example_shop(settings: Settings, key: Secret, database: str | Path | None) -> McpServer:
-    """`siafu shop serve` over stdio, which believes only identities signed with `key`. database: may hold a password,
-    so it is no argument of the process, which everybody on the machine can read.
+    """`siafu shop serve` over stdio, which believes only identities signed with `key`. database: an address may hold a
+    password, so it is no argument of the process, which everybody on the machine can read.
     """
     env: dict[str, str | Secret] = {IDENTITY_KEY: key, "SIAFU_HOME": str(settings.home)}
     # siafu itself may be found through the first; the second is where the shop pays money back.
     env |= {name: os.environ[name] for name in ("PYTHONPATH", "SIAFU_PAYMENTS_URL") if name in os.environ}
-    if database:
-        env["SIAFU_SHOP_DATABASE_URL"] = Secret(str(database)) if "@" in str(database) else str(database)
+    place = ("--database", str(database)) if database else ()
+    if database and "://" in str(database):
+        env["SIAFU_SHOP_DATABASE_URL"], place = Secret(str(database)), ()
     return McpServer(
         name="shop",
         command=sys.executable,
-        args=("-P", "-m", "siafu", "shop", "serve", "--transport", "stdio"),
+        args=("-P", "-m", "siafu", "shop", "serve", "--transport", "stdio", *place),
         env=env,
         identity="siafu",
     )
