@@ -1,13 +1,11 @@
-"""Group commit: whatever waits is written in one transaction, so a thousand tasks share one fsync.
+"""Group commit: one thread writes everything that is waiting in one transaction, so a thousand tasks share one fsync.
 
-While the disk is quick, the event loop commits by itself, a moment after the first row was queued: a thread has to win
-the interpreter's lock back from a busy loop after every step of SQLite, which takes longer than the commit does. The
-thread commits while the disk is slow or the file is locked by another program, for callers outside of a loop, and for
-callables, which may take long.
+The thread takes the whole queue, runs it in order, commits, and then tells each event loop once. An operation that
+fails is undone alone; its neighbours commit. A fault of the store itself (disk full, I/O error, locked by another
+program) ends the writer: everybody who waits, and everybody who comes later, gets a StoreError.
 
-An operation that fails is undone alone; its neighbours commit. A fault of the store itself (disk full, I/O error,
-locked by another program for ten seconds) ends the writer: everybody who waits, and everybody who comes later, gets a
-StoreError.
+When many wait, the thread lets more of them gather before it begins: for half as long as the last commit took, at
+most a millisecond.
 """
 
 from __future__ import annotations
@@ -34,14 +32,12 @@ _Future = asyncio.Future[Any]
 _Item = tuple[_Operation, Row, _Future | None]
 _Outcome = tuple[Any, Exception | None]
 _DONE: _Outcome = (None, None)
-_GATHER = 0.0004  # seconds from the first row to the commit on the loop
-_QUICK = 0.003  # seconds; a disk that takes longer is slow
-_SLOW = 100  # commits that are left to the thread after two slow ones, before the loop tries again
-_PATIENCE = 10.0  # seconds for another program to unlock the file
+_CROWD = 8  # rows in a transaction; after so many it pays to wait a moment for more
+_MAX_PAUSE = 0.001  # seconds
 
 
 class Writer:
-    """Owns `db`, and is the only one who writes on it. `where` names the store in messages.
+    """Owns `db` and its only writing thread. `where` names the store in messages.
 
     At most `max_queued` operations wait for the next transaction; over it, callers wait. Operations are committed in
     the order in which they were queued, and may come from any thread and from one event loop after another. The
@@ -54,14 +50,10 @@ class Writer:
         self._max = max_queued
         self._queue: list[_Item] = []
         self._crowd: list[_Future] = []  # callers that found the queue full
-        self._turn: asyncio.AbstractEventLoop | threading.Thread | None = None  # who commits next what is queued
-        self._late = 0  # slow commits of the loop in a row
-        self._left_to_thread = 0
+        self._pause = 0.0  # seconds to let a crowd gather before the next transaction
         self._closing = False
         self._dead = ""
         self._untold = ""  # the first failure of a posted line, for `close`
-        db.execute("PRAGMA busy_timeout = 0")  # `_begin` waits, where it may
-        self._using = threading.Lock()  # the connection; taken before a batch is, so that batches keep their order
         lock = threading.Lock()
         self._work = threading.Condition(lock)
         self._room = threading.Condition(lock)
@@ -91,12 +83,9 @@ class Writer:
 
         Raises: StoreError when the writer is closed or dead.
         """
-        loop = asyncio._get_running_loop()
         with self._room:
-            if len(self._queue) >= self._max:
-                self._call_thread()  # a loop that waits here cannot commit
             self._room.wait_for(lambda: len(self._queue) < self._max or self._dead or self._closing)
-            self._put((statement, row, None), loop)
+            self._put((statement, row, None))
 
     def close(self) -> None:
         """Commit everything queued and end the thread. Blocks; idempotent.
@@ -105,7 +94,7 @@ class Writer:
         """
         with self._work:
             self._closing = True
-            self._call_thread()
+            self._work.notify()
             self._room.notify_all()
         self._thread.join()
         untold, self._untold = self._untold, ""
@@ -118,105 +107,52 @@ class Writer:
             future: _Future = loop.create_future()
             with self._work:
                 if len(self._queue) < self._max:
-                    self._put((operation, row, future), loop)
+                    self._put((operation, row, future))
                     break
                 self._crowd.append(future)
             await future
         return await future
 
-    def _put(self, item: _Item, loop: asyncio.AbstractEventLoop | None) -> None:
-        """Queue `item`, which comes from `loop` (None: from outside of any), and see that somebody commits it."""
+    def _put(self, item: _Item) -> None:
         if self._dead or self._closing:
             raise StoreError(self._dead or f"{self._where} is closed")
         self._queue.append(item)
-        if self._turn is loop is not None and isinstance(item[0], str):
-            return
-        if self._turn is None and loop is not None and isinstance(item[0], str) and not self._left_to_thread:
-            self._turn = loop
-            loop.call_later(_GATHER, self._commit_here, loop)
-        else:
-            self._call_thread()
+        if len(self._queue) == 1:
+            self._work.notify()
 
-    def _call_thread(self) -> None:
-        self._turn = self._thread
-        self._work.notify()
-
-    def _take(self) -> list[_Item]:
-        """Everything queued, for whoever holds the connection."""
-        with self._work:
-            batch, self._queue = self._queue, []
-            crowd, self._crowd = self._crowd, []
-            if not batch:
-                self._turn = None
-            self._room.notify_all()
-        _tell((future, None, None) for future in crowd)
-        return batch
-
-    def _commit_here(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Commit on the event loop, if the turn is still its own."""
-        with self._work:
-            if self._turn is not loop:
-                return None
-            if not self._using.acquire(blocking=False):  # the thread is not quite done with it
-                return self._call_thread()
-        batch = self._take()
-        try:
-            began = time.monotonic()
-            outcomes = self._commit(batch, patience=0.0)
-            took = time.monotonic() - began
-        except sqlite3.OperationalError as error:
-            if not _is_busy(error):
-                return self._die(batch, error)
-            with self._work:
-                self._queue[:0] = batch
-                self._call_thread()
-            return None
-        except BaseException as error:
-            self._die(batch, error)
-            raise
-        finally:
-            self._using.release()
-        self._late = self._late + 1 if took > _QUICK else 0
-        crash_point("after_commit")
-        _tell(((item[2], *outcome) for item, outcome in zip(batch, outcomes, strict=True)), here=loop)
-        with self._work:
-            if self._late > 1:
-                self._late, self._left_to_thread = 0, _SLOW
-            if self._turn is loop:
-                self._turn = None
-                if self._queue:
-                    self._call_thread()
-        return None
-
-    # From here to `_commit`: the writer's thread.
+    # From here on: the writer's thread.
 
     def _run(self) -> None:
         batch: list[_Item] = []
         try:
-            while self._wait():
-                with self._using:
-                    if not (batch := self._take()):
-                        continue
-                    outcomes = self._commit(batch, patience=_PATIENCE)
-                    self._left_to_thread = max(0, self._left_to_thread - 1)
-                    crash_point("after_commit")
-                    _tell((item[2], *outcome) for item, outcome in zip(batch, outcomes, strict=True))
+            while batch := self._take():
+                began = time.monotonic()
+                outcomes = self._commit(batch)
+                took = time.monotonic() - began
+                self._pause = min(took / 2, _MAX_PAUSE) if len(batch) >= _CROWD else 0.0
+                crash_point("after_commit")
+                _tell((item[2], *outcome) for item, outcome in zip(batch, outcomes, strict=True))
         except BaseException as error:  # noqa: BLE001 - a thread that ends silently would leave its callers waiting
             self._die(batch, error)
         finally:
-            with self._using:
-                self._db.close()
+            self._db.close()
 
-    def _wait(self) -> bool:
-        """Until there is work for the thread; False when there will be none any more."""
+    def _take(self) -> list[_Item]:
+        """Everything queued; empty only when the writer is closing."""
         with self._work:
-            self._work.wait_for(lambda: self._closing or self._dead or self._turn is self._thread)
-            return not self._dead and (bool(self._queue) or not self._closing)
+            self._work.wait_for(lambda: self._queue or self._closing)
+            if self._pause and not self._closing:
+                self._work.wait(self._pause)  # nobody notifies a thread that has work, but `close`
+            batch, self._queue = self._queue, []
+            crowd, self._crowd = self._crowd, []
+            self._room.notify_all()
+        _tell((future, None, None) for future in crowd)
+        return batch
 
-    def _commit(self, batch: list[_Item], *, patience: float) -> list[_Outcome]:
+    def _commit(self, batch: list[_Item]) -> list[_Outcome]:
         """Run `batch` in one transaction. Raises what is fatal; every other failure is an outcome."""
         outcomes: list[_Outcome] = [_DONE] * len(batch)
-        self._begin(patience)
+        self._db.execute("BEGIN IMMEDIATE")
         start = 0
         while start < len(batch):
             operation = batch[start][0]
@@ -234,18 +170,6 @@ class Writer:
             if fault is not None and item[2] is None:
                 self._untold = self._untold or str(fault)
         return outcomes
-
-    def _begin(self, patience: float) -> None:
-        """Begin a transaction; another program may have locked the file for up to `patience` seconds."""
-        until = time.monotonic() + patience
-        while True:
-            try:
-                self._db.execute("BEGIN IMMEDIATE")
-                return
-            except sqlite3.OperationalError as error:
-                if not _is_busy(error) or time.monotonic() >= until:
-                    raise
-                time.sleep(_GATHER * 25)
 
     def _many(self, statement: str, batch: list[_Item], start: int, end: int, outcomes: list[_Outcome]) -> None:
         """Run one statement for the rows from `start` to `end`. SQLite undoes a failing row by itself."""
@@ -289,22 +213,12 @@ class Writer:
         _tell((future, None, None) for future in crowd)
 
 
-def _is_busy(error: sqlite3.Error) -> bool:
-    return error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY
-
-
-def _tell(
-    told: Iterable[tuple[_Future | None, Any, Exception | None]], *, here: asyncio.AbstractEventLoop | None = None
-) -> None:
-    """Resolve futures in their event loops, those of the running one (`here`) at once."""
+def _tell(told: Iterable[tuple[_Future | None, Any, Exception | None]]) -> None:
     by_loop: dict[asyncio.AbstractEventLoop, list[tuple[_Future, Any, Exception | None]]] = defaultdict(list)
     for future, value, fault in told:
         if future is not None:
             by_loop[future.get_loop()].append((future, value, fault))
     for loop, outcomes in by_loop.items():
-        if loop is here:
-            _resolve(outcomes)
-            continue
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits there any more
             loop.call_soon_threadsafe(_resolve, outcomes)
 
