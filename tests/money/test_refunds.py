@@ -86,37 +86,6 @@ async def test_a_cancelled_caller_does_not_cut_the_refund(db: Database) -> None:
     assert (states(db), books(db)) == ({"succeeded": 1}, (3_000, 0))
 
 
-async def test_slow_refunds_tell_that_they_go_on(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(steps, "PROGRESS_SECONDS", 0.01)
-    bank = Bank()
-    gate = bank.gate = asyncio.Event()
-    told: list[str] = []
-
-    async def progress(message: str) -> None:
-        told.append(message)
-        if len(told) == 3:
-            gate.set()
-
-    assert code(await shop(db, bank, lease=60.0).refund(ask("1", 3_000), progress)) == "ok"
-    assert len(told) >= 3
-
-
-async def test_a_client_that_went_away_does_not_cut_the_refund(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(steps, "PROGRESS_SECONDS", 0.01)
-    bank = Bank()
-    gate = bank.gate = asyncio.Event()
-    refunds = shop(db, bank, lease=60.0)
-
-    async def gone(message: str) -> None:
-        raise ConnectionResetError
-
-    with pytest.raises(ConnectionResetError):
-        await refunds.refund(ask("1", 3_000), gone)
-    gate.set()
-    await refunds.aclose()
-    assert books(db) == (3_000, 0)
-
-
 @pytest.mark.parametrize("lease", [1.0, 15.0])
 async def test_a_call_ends_well_before_its_lease(db: Database, lease: float) -> None:
     given: list[float] = []

@@ -12,6 +12,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -20,7 +21,10 @@ from mcp import Client
 
 from paysim import Payments, running_payments
 from processes import wait_until
+from siafu.apps.support.shop import server
 from siafu.apps.support.shop.database import ShopDatabase
+from siafu.apps.support.shop.refusal import Refusal
+from siafu.pace.clock import SystemClock
 
 from .test_http import post, serving
 from .test_stdio import HELLO, call, parameters
@@ -84,6 +88,30 @@ async def test_progress_is_told(transport: str, mode: Any, tmp_path: Path, payme
         looked = (await client.call_tool("get_order_status", ORDER)).structured_content
         assert (looked["refunded_minor"], looked["refundable_minor"]) == (74_000, 0)
     assert payments.stats()["effects"] == 1 and refunded(tmp_path) == 74_000
+
+
+async def test_a_client_that_cannot_be_told_does_not_cut_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "PROGRESS_SECONDS", 0.01)
+    gate, ended = asyncio.Event(), asyncio.Event()
+    told: list[str] = []
+
+    async def effect() -> Refusal:
+        await gate.wait()
+        ended.set()
+        return Refusal(code="", message="")
+
+    class Gone:
+        async def report_progress(self, progress: float, message: str) -> None:
+            told.append(message)
+            if len(told) == 3:
+                raise ConnectionResetError
+
+    shop: Any = server.Shop(None, None, clock=SystemClock())  # type: ignore[arg-type]  # neither is asked
+    with pytest.raises(ConnectionResetError):
+        await shop._to_its_end(effect(), SimpleNamespace(session=Gone()))
+    assert told == ["it is being carried out"] * 3 and not ended.is_set()
+    gate.set()
+    await asyncio.wait_for(ended.wait(), 10)
 
 
 @pytest.mark.parametrize(("transport", "mode"), CLIENTS)

@@ -85,15 +85,6 @@ class Beside(msgspec.Struct, frozen=True):
     bound: Bound = msgspec.field(default=Bound(), name="siafu/bound")
 
 
-class Told:
-    """What was last said about an effect under way. Saying it never waits for who listens."""
-
-    text = "it is being carried out"
-
-    async def __call__(self, text: str) -> None:
-        self.text = text
-
-
 class Shop:
     """The request handlers. Database work is done by the database's own threads, off the event loop.
 
@@ -163,9 +154,8 @@ class Shop:
             raise MCPError(code=types.INVALID_PARAMS, message=f"unknown tool: {preview(params.name, 64)}")
         if self._delay:
             await asyncio.sleep(self._delay)
-        told = Told()
-        work = self._answer(tool, ctx, params.arguments or {}, told)
-        answer = await (self._to_its_end(work, ctx, told) if tool.effect else work)
+        work = self._answer(tool, ctx, params.arguments or {})
+        answer = await (self._to_its_end(work, ctx) if tool.effect else work)
         content = msgspec.to_builtins(answer)
         return types.CallToolResult(
             content=[types.TextContent(type="text", text=dumps(content).decode())],
@@ -174,7 +164,7 @@ class Shop:
         )
 
     async def _to_its_end(
-        self, work: Coroutine[Any, Any, msgspec.Struct], ctx: ServerRequestContext[Any, Any], told: Told
+        self, work: Coroutine[Any, Any, msgspec.Struct], ctx: ServerRequestContext[Any, Any]
     ) -> msgspec.Struct:
         """Wait for an effect, and tell a client that asked for it how it goes.
 
@@ -187,11 +177,11 @@ class Shop:
         waited = 0.0
         while not (await asyncio.wait({effect}, timeout=PROGRESS_SECONDS))[0]:
             waited += PROGRESS_SECONDS
-            await ctx.session.report_progress(waited, message=told.text)
+            await ctx.session.report_progress(waited, message="it is being carried out")
         return effect.result()
 
     async def _answer(
-        self, tool: ToolSpec, ctx: ServerRequestContext[Any, Any], arguments: Mapping[str, Any], told: Told
+        self, tool: ToolSpec, ctx: ServerRequestContext[Any, Any], arguments: Mapping[str, Any]
     ) -> msgspec.Struct:
         """One tool call and its record. What a tool changes in the shop is one transaction with the record."""
         who, now = Caller(), self._clock.wall()
@@ -210,7 +200,7 @@ class Shop:
                 refusal = Refusal(code=error.code, message=error.message)
                 answer = await self._database.run(lambda tx: step(tx, refusal))
             if isinstance(answer, RefundAsk):
-                paid = await self._refunds.refund(answer, told)
+                paid = await self._refunds.refund(answer)
                 answer = await self._database.run(lambda tx: step(tx, paid))
         except StoreError as error:
             log.error("%s", error.message)
@@ -254,7 +244,7 @@ class Shop:
             text = dumps([goods(product) for product in await self._database.run(all_products)]).decode()
         elif uri.startswith(ORDERS):
             question = {"order_id": uri.removeprefix(ORDERS)}
-            answer = await self._answer(TOOLS["get_order_status"], ctx, question, Told())
+            answer = await self._answer(TOOLS["get_order_status"], ctx, question)
             if isinstance(answer, Refusal):
                 raise MCPError(code=types.INVALID_PARAMS, message=answer.message, data={"code": answer.code})
             text = dumps(answer).decode()

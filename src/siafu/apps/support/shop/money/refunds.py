@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Coroutine
 from random import Random
 from typing import Any, NamedTuple, TypeVar
 
@@ -33,7 +33,6 @@ ATTEMPTS = 20  # with an unclear end, before a person is asked
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 300.0
 COMPLETER_SECONDS = 5.0
 AT_ONCE, A_ROUND = 8, 50
-PROGRESS_SECONDS = 2.0
 SILENT, SILENT_SECONDS = 5, 10.0  # after so many calls without an answer, no refund is begun for so long
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -73,20 +72,14 @@ class Refunds:
         self._silent, self._silent_at = 0, 0.0
         self.fenced = 0
 
-    async def refund(self, ask: RefundAsk, progress: Callable[[str], Awaitable[None]] | None = None) -> RefundOutcome:
+    async def refund(self, ask: RefundAsk) -> RefundOutcome:
         """Make the refund once, or say why not.
 
-        The same key again gives the same answer. `progress` is told every two seconds that it goes on. Cancelling
-        this, or an error of `progress`, ends the waiting and never the refund.
+        The same key again gives the same answer. Cancelling this ends the waiting and never the refund.
 
         Raises: StoreError, when nothing is known; asking again with the same key is safe.
         """
-        task = self._start(self._refund(ask))
-        while not task.done():
-            await asyncio.wait({task}, timeout=PROGRESS_SECONDS if progress else None)
-            if progress and not task.done():
-                await progress("the refund is being carried out")
-        return task.result()
+        return await asyncio.shield(self._start(self._refund(ask)))
 
     async def state(self, tenant: str, customer: str, order_id: str) -> OrderMoney | None:
         """The money of the customer's order; None when no refund was ever asked for on it (`books.order_money` knows
