@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Literal
 
 import typer
 
-from siafu.cli.shop_records import AsJson, Where, open_shop, print_json, print_table, time_text
+from siafu.cli.shop_records import Where, open_shop
+from siafu.cli.showing import AsJson, print_json, print_table, time_text
 from siafu.errors import ConfigError, InputError
 
 if TYPE_CHECKING:
