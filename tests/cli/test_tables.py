@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from siafu.cli.shop_records import arguments_text, print_table
+from siafu.cli.showing import arguments_text, print_table
 
 from .front import siafu
 

@@ -13,8 +13,17 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import typer
 
-from siafu.border.text import preview, printable
-from siafu.cli.shop_records import AsJson, arguments_text, print_json, print_table, time_text
+from siafu.border.text import printable
+from siafu.cli.showing import (
+    AsJson,
+    Config,
+    arguments_text,
+    print_json,
+    print_record,
+    print_table,
+    the_one,
+    time_text,
+)
 from siafu.errors import InputError
 
 if TYPE_CHECKING:
@@ -36,8 +45,6 @@ never made by who asked.
 """,
 )
 
-AGAIN = "run the same command again, and it goes on"
-Config = typer.Option(None, "--config", help="Settings file. Default: ./siafu.toml", show_default=False)
 Shop = typer.Option(
     None,
     "--database",
@@ -115,10 +122,7 @@ def show(
     desk, approval = _one(asyncio.run(_all(config, database)), approval_id)
     if as_json:
         return print_json([_record(desk, approval)])
-    for name, value in _record(desk, approval).items():
-        if value not in (None, ""):
-            typer.echo(f"{name + ':':<18} {printable(time_text(value) if name.endswith('_at') else str(value))}")
-    return None
+    return print_record(_record(desk, approval))
 
 
 @app.command(
@@ -191,7 +195,7 @@ def _decide(
             "a shop that runs does it by itself, else the next that is started; to tell the customer, run the same "
             "command again"
             if desk == "shop"
-            else f"{AGAIN}, until {time_text(decided.expires_at)}"
+            else f"run the same command again, and it goes on, until {time_text(decided.expires_at)}"
         )
         typer.echo(f"siafu: {how}", err=True)
     return None
@@ -217,11 +221,7 @@ async def _listed(desks: Mapping[str, ApprovalDesk]) -> list[tuple[str, Approval
 
 
 def _one(found: list[tuple[str, Approval]], wanted: str) -> tuple[str, Approval]:
-    matches = [each for each in found if wanted and each[1].id.startswith(wanted)]
-    if len(matches) != 1:
-        several = "; several begin so" if matches else ""
-        raise InputError(f"there is no one approval {preview(wanted, 60)!r}{several}; see: siafu approvals list")
-    return matches[0]
+    return the_one(found, wanted, "approval", key=lambda each: each[1].id, see="siafu approvals list")
 
 
 def _record(desk: str, approval: Approval) -> dict[str, Any]:

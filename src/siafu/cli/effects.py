@@ -15,8 +15,17 @@ import msgspec
 import typer
 
 from siafu.border.text import preview, printable
-from siafu.cli.approvals import As, Config, Note, person
-from siafu.cli.shop_records import AsJson, arguments_text, print_json, print_table, time_text
+from siafu.cli.approvals import As, Note, person
+from siafu.cli.showing import (
+    AsJson,
+    Config,
+    arguments_text,
+    print_json,
+    print_record,
+    print_table,
+    the_one,
+    time_text,
+)
 from siafu.errors import InputError, StoreError
 
 if TYPE_CHECKING:
@@ -117,10 +126,7 @@ def show(effect_id: str = Id, config: Path | None = Config, as_json: bool = AsJs
     effect, history = _with(config, read)
     if as_json:
         return print_json([{**msgspec.structs.asdict(effect), "history": history}])
-    for name, value in {**msgspec.structs.asdict(effect), "state": _state(effect)}.items():
-        if value not in (None, ""):
-            told = time_text(value) if name.endswith(("_at", "_until")) else str(value)
-            typer.echo(f"{name + ':':<18} {printable(told)}")
+    print_record({**msgspec.structs.asdict(effect), "state": _state(effect)})
     rows = [(time_text(line.at), line.kind, str(line.epoch), line.actor, preview(line.data, 200)) for line in history]
     return print_table(("time", "what", "epoch", "by", "more"), rows)
 
@@ -292,11 +298,8 @@ def _switch(
 
 
 async def _one(people: EffectPeople, wanted: str) -> Effect:
-    matches = [each for each in await people.effects(limit=1_000_000) if wanted and each.id.startswith(wanted)]
-    if len(matches) != 1:
-        several = "; several begin so" if matches else ""
-        raise InputError(f"there is no one effect {preview(wanted, 60)!r}{several}; see: siafu effects list")
-    return matches[0]
+    found = await people.effects(limit=1_000_000)
+    return the_one(found, wanted, "effect", key=lambda each: each.id, see="siafu effects list")
 
 
 def _with(config: Path | None, work: Callable[[EffectPeople], Awaitable[T]]) -> T:

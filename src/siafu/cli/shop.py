@@ -15,7 +15,8 @@ import msgspec
 import typer
 
 from siafu.cli import shop_keeping, shop_money
-from siafu.cli.shop_records import AsJson, Payments, Where, open_shop, print_json, print_table, time_text
+from siafu.cli.shop_records import Payments, Where, open_shop
+from siafu.cli.showing import AsJson, print_json, print_table, time_text
 from siafu.errors import ConfigError, InputError
 
 if TYPE_CHECKING:

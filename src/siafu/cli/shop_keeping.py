@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import getpass
 from typing import TYPE_CHECKING, Literal
 
 import typer
 
-from siafu.cli.shop_records import AsJson, Where, open_shop, print_json, print_table, time_text
+from siafu.cli.approvals import As, person
+from siafu.cli.shop_records import Where, open_shop
+from siafu.cli.showing import AsJson, print_json, print_table, time_text
 from siafu.errors import ConfigError, InputError
 
 if TYPE_CHECKING:
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 app = typer.Typer(rich_markup_mode=None)
 Tool = typer.Argument(..., help="The tool's name, or '*' for every tool.")
 Tenant = typer.Option("*", help="Only for this tenant; '' is the one without a name. Default: every tenant.")
-By = typer.Option(None, help="Who decides this. Default: the user of this terminal.", show_default=False)
 Reason = typer.Option("", help="Why, for those who read it later.")
 
 
@@ -113,7 +113,7 @@ def off(
     tool: str = Tool,
     tenant: str = Tenant,
     reason: str = Reason,
-    by: str | None = By,
+    by: str | None = As,
     database: str | None = Where,
     as_json: bool = AsJson,
 ) -> None:
@@ -135,7 +135,7 @@ def on(
     tool: str = Tool,
     tenant: str = Tenant,
     reason: str = Reason,
-    by: str | None = By,
+    by: str | None = As,
     database: str | None = Where,
     as_json: bool = AsJson,
 ) -> None:
@@ -186,7 +186,7 @@ def _switch(
     if tool != brakes.EVERY and tool not in TOOLS:
         raise ConfigError(f"the shop has no tool {tool[:64]!r}; it has {', '.join(TOOLS)}")
     database, as_json = shown
-    who = by or getpass.getuser()
+    who = person(by)
     with contextlib.closing(open_shop(database)) as shop:
         shop.transact(lambda tx: brakes.switch(tx, state, tool, tenant, by=who, reason=reason))
         _show(shop, as_json)

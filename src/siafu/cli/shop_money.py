@@ -11,7 +11,8 @@ import typer
 
 from siafu.border.text import preview
 from siafu.cli.approvals import As, person
-from siafu.cli.shop_records import AsJson, Payments, Where, open_shop, print_json, print_table, time_text
+from siafu.cli.shop_records import Payments, Where, open_shop
+from siafu.cli.showing import AsJson, print_json, print_table, the_one, time_text
 from siafu.errors import InputError
 
 if TYPE_CHECKING:
@@ -79,15 +80,16 @@ def resolve(
     if (paid is None) != not_paid or paid == "":
         raise InputError("say either --paid NAME or --not-paid")
     with contextlib.closing(open_shop(database)) as shop:
-        found = [one for one in _told(shop, State.manual_review) if refund_id and one.refund_id.startswith(refund_id)]
-        if len(found) != 1:
-            raise InputError(
-                f"there is no one refund {preview(refund_id, 60)!r} under review; see: siafu shop refunds "
-                "--state manual_review"
-            )
+        found = the_one(
+            _told(shop, State.manual_review),
+            refund_id,
+            "refund under review",
+            key=lambda one: one.refund_id,
+            see="siafu shop refunds --state manual_review",
+        )
         people = Refunds(shop, None, RefundPolicy(), clock=SystemClock(), owner="")
-        asyncio.run(people.resolve(found[0].refund_id, psp_refund_id=paid, by=who))
-        _show([one for one in _told(shop, None) if one.refund_id == found[0].refund_id], as_json)
+        asyncio.run(people.resolve(found.refund_id, psp_refund_id=paid, by=who))
+        _show([one for one in _told(shop, None) if one.refund_id == found.refund_id], as_json)
 
 
 @app.command(

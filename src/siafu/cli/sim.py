@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import typer
 
@@ -63,6 +62,7 @@ def sim(
     import asyncio
 
     from siafu.bench.simulator.control import application
+    from siafu.bench.simulator.faults import parse_faults
     from siafu.bench.simulator.latency import parse_latency, parse_speed
     from siafu.bench.simulator.limits import Settings
     from siafu.bench.simulator.plan import World
@@ -71,7 +71,7 @@ def sim(
 
     if not is_loopback(host):
         typer.echo(f"siafu sim: anyone who reaches {host} can use and control this endpoint", err=True)
-    rates, rules = _faults(faults)
+    rates, rules = parse_faults(faults)
     models = dict(map(parse_speed, model)) or None
     try:
         limits = Settings(rpm=rpm, tpm=tpm, max_concurrency=max_concurrency, burst=burst)
@@ -92,16 +92,3 @@ def sim(
         tell(Ready(url=f"{base}/v1", control=f"{base}/_sim"), NOTE, file=ready_file, as_json=json)
 
     asyncio.run(serve(application(Endpoint(options)), host, port, listening, parent_pid=parent_pid))
-
-
-def _faults(spec: str) -> tuple[dict[str, float], list[Any]]:
-    """Rates from a spec, or rules from a file."""
-    from siafu.bench.simulator.faults import parse_rates, parse_script
-
-    if not spec.endswith(".json"):
-        return parse_rates(spec), []
-    try:
-        rates, rules = parse_script(Path(spec).read_bytes(), spec)
-    except OSError as error:
-        raise ConfigError(f"cannot read the fault script {spec}: {error.strerror}") from None
-    return rates or {}, rules

@@ -65,7 +65,7 @@ class _Control:
 
     async def faults(self, request: web.Request) -> web.Response:
         faults = self._bank.faults
-        return _json({"rates": faults.rates, "rules": faults.left(), "kinds": KINDS})
+        return _json({"rates": faults.rates, "rules": faults.script.left(), "kinds": KINDS})
 
     async def set_faults(self, request: web.Request) -> web.Response:
         """Replace the script by {"rules": [...]}, and the rates when {"rates": "lost:5%"} is given."""
@@ -73,7 +73,7 @@ class _Control:
             self._bank.faults = parse_script(await request.read(), "faults", self._bank.faults.rates)
         except ConfigError as error:
             return _wrong(400, "invalid_request", error.message)
-        return _json({"rules": len(self._bank.faults.rules)})
+        return _json({"rules": len(self._bank.faults.script.lines)})
 
 
 def _page(request: web.Request, name: str, lines: Sequence[Line]) -> web.Response:

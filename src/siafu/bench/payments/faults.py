@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
-
 import msgspec
 
 from siafu.bench.payments.lines import What
 from siafu.bench.simulator.draws import Draws
-from siafu.bench.simulator.faults import parse_rates
+from siafu.bench.simulator.faults import Script, ScriptLine, drawn, parse_rates, read_script
 from siafu.errors import ConfigError
 
 KINDS = {
@@ -35,18 +32,12 @@ HUNG = ("hang", "hang_before", "lookup_hang")
 UNPARSABLE = ("unparsable", "lookup_unparsable")
 
 
-class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A line of the script: the next `times` requests that match (None = all), after `skip` of them passed, get this
-    fault. `match`: text that must occur in the reference or the payment. `attempt`: only this attempt of a reference.
-    `wait`: seconds, of the slow kinds.
+class Rule(ScriptLine, frozen=True, kw_only=True):
+    """A line of the provider's script. `match`: text that must occur in the reference or the payment. `attempt`: only
+    this attempt of a reference.
     """
 
-    kind: str
-    times: int | None = 1
-    skip: int = 0
-    match: str = ""
     attempt: int | None = None
-    wait: float = 1.0
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
@@ -58,38 +49,25 @@ class Faults:
 
     def __init__(self, rates: dict[str, float], rules: list[Rule]) -> None:
         self.rates = rates
-        self.rules = rules
-        self._matched = [0] * len(rules)
+        self.script = Script(rules)
 
     def pick(self, what: What, names: tuple[str, ...], attempt: int, draws: Draws) -> Rule | None:
         """The fault of this request: the first line of the script that matches, else one drawn by rate.
 
         what: refund or lookup. names: its reference and payment.
         """
-        for number, rule in enumerate(self.rules):
-            seen = self._matched[number]
-            if _concerns(rule.kind) != what or rule.attempt not in (None, attempt):
-                continue
-            if not any(rule.match in name for name in names):
-                continue
-            if rule.times is not None and seen >= rule.skip + rule.times:
-                continue
-            self._matched[number] += 1
-            if seen >= rule.skip:
-                return rule
-        chance = draws.uniform("fault")
-        for kind, rate in self.rates.items():
-            if _concerns(kind) == what:
-                chance -= rate
-                if chance < 0:
-                    return Rule(kind=kind, wait=0.2 + draws.uniform("fault wait"))
-        return None
-
-    def left(self) -> list[dict[str, Any]]:
-        """The script's lines with how often each matched."""
-        return [
-            {**msgspec.to_builtins(rule), "matched": seen} for rule, seen in zip(self.rules, self._matched, strict=True)
-        ]
+        found = self.script.pick(
+            lambda rule: (
+                _concerns(rule.kind) == what
+                and rule.attempt in (None, attempt)
+                and any(rule.match in name for name in names)
+            )
+        )
+        if found is None:
+            rates = {kind: rate for kind, rate in self.rates.items() if _concerns(kind) == what}
+            if chosen := drawn(rates, draws):
+                found = Rule(kind=chosen[0], wait=chosen[1])
+        return found
 
 
 def _concerns(kind: str) -> What:
@@ -106,12 +84,8 @@ def parse_faults(spec: str) -> Faults:
 
     Raises: ConfigError.
     """
-    if not spec.endswith(".json"):
-        return Faults(_rates(spec), [])
-    try:
-        return parse_script(Path(spec).read_bytes(), spec, {})
-    except OSError as error:
-        raise ConfigError(f"cannot read the fault script {spec}: {error.strerror}") from None
+    text = read_script(spec)
+    return Faults(_rates(spec), []) if text is None else parse_script(text, spec, {})
 
 
 def parse_script(text: bytes, where: str, rates: dict[str, float]) -> Faults:

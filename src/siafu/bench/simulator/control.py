@@ -49,7 +49,7 @@ class _Control:
 
     async def faults(self, request: web.Request) -> web.Response:
         faults = self._endpoint.faults
-        return _json({"rates": faults.rates, "rules": faults.left(), "kinds": KINDS})
+        return _json({"rates": faults.rates, "rules": faults.script.left(), "kinds": KINDS})
 
     async def set_faults(self, request: web.Request) -> web.Response:
         """Replace the script ({"rules": [...]} or a list), and the rates when {"rates": "429:5%"} is given."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
-from typing import Any
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
@@ -75,20 +76,64 @@ TOOL_CALLS_ONLY = {kind for kind in KINDS if kind.startswith("tool-")}
 RULES_MOST = 10_000
 
 
-class Rule(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, frozen=True):
-    """A line of the script: the next `times` requests that match (None = all of them), after `skip` of them passed,
-    get this fault. `kind` may join styles of a stream by `+` ("comments+split+crlf"). `match`: text that must occur in
-    the request. `form` and `wait`: see retry_after in refusals.py. `content`, `tool_calls`, `finish_reason`: of `say`.
-    `status`, `headers`, `body`: of `reply`.
+class ScriptLine(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, frozen=True):
+    """A line of a simulator's script: the next `times` requests that match (None = all of them), after `skip` of them
+    passed, get the fault `kind`. `match`: text that must occur in the request. `wait`: seconds, of the kinds that wait.
     """
 
     kind: str
     times: int | None = 1
     skip: int = 0
     match: str = ""
+    wait: float = 1.0
+
+
+_Line = TypeVar("_Line", bound=ScriptLine)
+
+
+class Script(Generic[_Line]):
+    """The lines of a script, and how often each has matched."""
+
+    def __init__(self, lines: list[_Line]) -> None:
+        self.lines = lines
+        self._matched = [0] * len(lines)
+
+    def pick(self, matches: Callable[[_Line], bool]) -> _Line | None:
+        """The first line whose turn it is for a request that `matches`."""
+        for number, line in enumerate(self.lines):
+            seen = self._matched[number]
+            if (line.times is not None and seen >= line.skip + line.times) or not matches(line):
+                continue
+            self._matched[number] += 1
+            if seen >= line.skip:
+                return line
+        return None
+
+    def left(self) -> list[dict[str, Any]]:
+        """The lines with how often each matched."""
+        return [
+            {**msgspec.to_builtins(line), "matched": seen} for line, seen in zip(self.lines, self._matched, strict=True)
+        ]
+
+
+def drawn(rates: Mapping[str, float], draws: Draws) -> tuple[str, float] | None:
+    """A kind drawn by its share, and how long it is to wait; None = no fault."""
+    chance = draws.uniform("fault")
+    for kind, rate in rates.items():
+        chance -= rate
+        if chance < 0:
+            return kind, 0.2 + draws.uniform("fault wait")
+    return None
+
+
+class Rule(ScriptLine, frozen=True, kw_only=True):
+    """A line of the endpoint's script. `kind` may join styles of a stream by `+` ("comments+split+crlf"). `form` and
+    `wait`: see retry_after in refusals.py. `content`, `tool_calls`, `finish_reason`: of `say`. `status`, `headers`,
+    `body`: of `reply`.
+    """
+
     model: str = ""
     form: str = "ms"
-    wait: float = 1.0
     message: str | None = None
     code: str | int | None = None
     status: int = 200
@@ -127,40 +172,17 @@ class Faults:
 
     def __init__(self, rates: dict[str, float], rules: list[Rule]) -> None:
         self.rates = rates
-        self.script(rules)
-
-    def script(self, rules: list[Rule]) -> None:
-        """Replace the script."""
-        self._rules, self._matched = rules, [0] * len(rules)
+        self.script = Script(rules)
 
     def pick(self, *, prompt: str, model: str, stream: bool, has_calls: bool, draws: Draws) -> Rule | None:
         """The fault of this request: the first line of the script that matches, else one drawn by rate."""
-        for number, rule in enumerate(self._rules):
-            seen = self._matched[number]
-            if rule.model not in ("", model) or rule.match not in prompt or not rule.fits(stream, has_calls):
-                continue
-            if rule.times is not None and seen >= rule.skip + rule.times:
-                continue
-            self._matched[number] += 1
-            if seen >= rule.skip:
-                return rule
-        return self._draw(stream, has_calls, draws)
-
-    def _draw(self, stream: bool, has_calls: bool, draws: Draws) -> Rule | None:
-        chance = draws.uniform("fault")
-        for kind, rate in self.rates.items():
-            chance -= rate
-            if chance < 0:
-                rule = Rule(kind=kind, wait=0.2 + draws.uniform("fault wait"))
-                return rule if rule.fits(stream, has_calls) else None
-        return None
-
-    def left(self) -> list[dict[str, Any]]:
-        """The script's lines with how often each matched."""
-        return [
-            {**msgspec.to_builtins(rule), "matched": seen}
-            for rule, seen in zip(self._rules, self._matched, strict=True)
-        ]
+        found = self.script.pick(
+            lambda rule: rule.model in ("", model) and rule.match in prompt and rule.fits(stream, has_calls)
+        )
+        if found is None and (chosen := drawn(self.rates, draws)):
+            rule = Rule(kind=chosen[0], wait=chosen[1])
+            found = rule if rule.fits(stream, has_calls) else None
+        return found
 
 
 def parse_rates(spec: str, kinds: Collection[str] = DRAWN, like: str = "429:5%") -> dict[str, float]:
@@ -198,3 +220,28 @@ def parse_script(text: bytes, where: str) -> tuple[dict[str, float] | None, list
     if len(script.rules) > RULES_MOST:
         raise ConfigError(f"{where}: more than {RULES_MOST} rules")
     return None if script.rates is None else parse_rates(script.rates), script.rules
+
+
+def read_script(spec: str) -> bytes | None:
+    """What stands in the script that `spec` names; None = it names none, and holds rates.
+
+    Raises: ConfigError.
+    """
+    if not spec.endswith(".json"):
+        return None
+    try:
+        return Path(spec).read_bytes()
+    except OSError as error:
+        raise ConfigError(f"cannot read the fault script {spec}: {error.strerror}") from None
+
+
+def parse_faults(spec: str) -> tuple[dict[str, float], list[Rule]]:
+    """Rates from `429:5%,500:1%`, or rates and rules from the name of a JSON file with a script.
+
+    Raises: ConfigError.
+    """
+    text = read_script(spec)
+    if text is None:
+        return parse_rates(spec), []
+    rates, rules = parse_script(text, spec)
+    return rates or {}, rules

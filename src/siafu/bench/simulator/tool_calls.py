@@ -101,17 +101,15 @@ def _described(name: str, description: str, properties: str) -> dict[str, float]
 
 def _best(part: str, functions: list[Json]) -> Json | None:
     """The tool that a clause asks for, if any: the best of all that would be called if it were the only one."""
-    points, alone = _points(part, functions), {f["name"]: _points(part, [f])[f["name"]] for f in functions}
-    able = [function for function in functions if alone[function["name"]] >= LEAST_SCORE]
-    return max(able, key=lambda function: points[function["name"]], default=None)
-
-
-def _points(part: str, functions: list[Json]) -> dict[str, float]:
-    """How well each tool fits a clause, beside the others."""
-    points = scores(features(part), {function["name"]: _about(function) for function in functions})
+    said, about = features(part), {function["name"]: _about(function) for function in functions}
+    beside = scores(said, about)
+    able: list[tuple[float, Json]] = []
     for function in functions:
-        points[function["name"]] += ID_BONUS * bool(points[function["name"]] and _ids_of(function, part))
-    return points
+        name = function["name"]
+        bonus = ID_BONUS * bool(beside[name] and _ids_of(function, part))
+        if scores(said, {name: about[name]})[name] + bonus >= LEAST_SCORE:
+            able.append((beside[name] + bonus, function))
+    return max(able, key=lambda found: found[0])[1] if able else None
 
 
 def _neighbour(part: str, chosen: list[Json | None], number: int) -> Json | None:
