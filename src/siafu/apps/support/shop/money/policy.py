@@ -99,7 +99,7 @@ def _not_asked_for(ask: RefundAsk, money: OrderMoney, amount: int) -> Refusal | 
             message="The customer has not asked about this order. Refund only orders that the customer names.",
         )
     lines = {part for item in ask.order.items for part in (item.unit_price_minor, _price(item))}
-    named = {minor for currency, minor in ask.grants.amounts if currency == ask.order.currency}
+    named = {minor for currency, minor in ask.grants.orders[ask.order.order_id] if currency == ask.order.currency}
     if amount not in lines | named | {money.refundable_minor}:
         return Refusal(
             code="amount_not_requested",
