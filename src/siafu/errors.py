@@ -23,7 +23,8 @@
     │   └── UnpricedModel            a USD budget is set and the model has no price; exit 2
     ├── BudgetReached                the next call could exceed the budget; exit 3
     ├── DeadlineReached              the time given to the item, run or call is over
-    ├── ApprovalPending              a person has to decide first; the item waits, neither finished nor failed
+    ├── NotNow                       it cannot be done now; the item waits, neither finished nor failed
+    │   └── ApprovalPending          a person has to decide first
     ├── ToolFault                    a tool call did not give a result
     │   ├── ToolUnavailable          the server cannot be reached or has died
     │   ├── ToolTimeout              no answer in time
@@ -187,8 +188,20 @@ class DeadlineReached(SiafuError):
     code = "deadline_reached"
 
 
-class ApprovalPending(SiafuError):
-    """Raised by work that can go on only when a person has decided. Nothing is recorded: the item runs again."""
+class NotNow(SiafuError):
+    """Raised by work that can go on only later. Nothing is recorded: the item runs again. `reason`: the code of what it
+    waits for.
+    """
+
+    code = "not_now"
+
+    def __init__(self, message: str, *, reason: str = "") -> None:
+        super().__init__(message)
+        self.reason = reason or self.code
+
+
+class ApprovalPending(NotNow):
+    """Raised by work that can go on only when a person has decided."""
 
     code = "pending_approval"
 

@@ -23,7 +23,7 @@ from siafu.tools.toolset import Tool, ToolResult
 from .agent_fakes import tool_messages
 from .ant_farm import DictJournal
 
-PENDING = ToolResult(text="later", is_error=True, code="pending_approval", structured={"code": "pending_approval"})
+PENDING = ToolResult(text="later", is_error=True, code="pending_approval", later=True)
 
 
 class Guarded:

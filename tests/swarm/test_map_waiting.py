@@ -27,7 +27,7 @@ from siafu.swarm.results import MapError, MapResult
 from siafu.tools.toolset import Tool, ToolResult
 from swarm.nest import DictStore, collect, start
 
-PENDING = ToolResult(text="later", is_error=True, code="pending_approval", structured={"code": "pending_approval"})
+PENDING = ToolResult(text="later", is_error=True, code="pending_approval", later=True)
 
 
 class Till:
@@ -139,7 +139,7 @@ async def test_a_run_looks_again_until_all_is_decided() -> None:
             house.till.waits.discard(order)
 
     deciding = asyncio.create_task(person())
-    run = house.run(["a", "b", "c"], wait_approvals=600)
+    run = house.run(["a", "b", "c"], wait=600)
     began = house.clock.now()
     seen: list[tuple[str, str]] = []
     async with asyncio.timeout(20):
@@ -165,14 +165,14 @@ async def test_a_run_looks_again_until_all_is_decided() -> None:
 @pytest.mark.parametrize("ordered", [False, True])
 async def test_the_time_for_waiting_ends(ordered: bool) -> None:
     house = House(Till("a", "b", "c", "d", "e"))
-    run = house.run(list("abcde"), wait_approvals=60, ordered=ordered, concurrency=2, lookahead=0)
+    run = house.run(list("abcde"), wait=60, ordered=ordered, concurrency=2, lookahead=0)
     began = house.clock.now()
     found = await collect(run)
     assert [r.status for r in found] == ["waiting"] * 5  # told once each
     assert house.clock.now() - began == pytest.approx(60)
     assert (run.summary.waiting, run.summary.left, run.summary.peak) == (5, 0, 2)
     house.till.waits = {"b"}
-    found = await collect(house.run(list("abcde"), ordered=ordered, wait_approvals=5))
+    found = await collect(house.run(list("abcde"), ordered=ordered, wait=5))
     assert sorted(r.item for r in found if r.ok) == ["a", "c", "d", "e"]
 
 
@@ -190,13 +190,13 @@ async def test_nobody_to_ask_leaves_the_answer_as_it_was() -> None:
 
 async def test_a_run_that_waits_can_be_closed_and_needs_a_journal() -> None:
     house = House(Till("b"))
-    async with asyncio.timeout(20), house.run(["b"], wait_approvals=10**6) as run:
+    async with asyncio.timeout(20), house.run(["b"], wait=10**6) as run:
         async for result in run:
             assert result.status == "waiting"
             break
     assert run.summary.stopped == "closed"
     with pytest.raises(ConfigError, match="journal"):
-        start(pays, ["b"], wait_approvals=5)
+        start(pays, ["b"], wait=5)
 
 
 async def test_an_input_that_fails_is_not_waited_for() -> None:
@@ -207,7 +207,7 @@ async def test_an_input_that_fails_is_not_waited_for() -> None:
     house = House(Till("b"))
     began = house.clock.now()
     with pytest.raises(InputError, match="torn"):
-        await collect(house.run(items(), wait_approvals=600))
+        await collect(house.run(items(), wait=600))
     assert house.clock.now() == began
 
 

@@ -37,7 +37,7 @@ class MapKeywords(TypedDict, total=False):
     """Options of `siafu.map`.
 
     How it runs, as in MapOptions: run, key, concurrency, lookahead, priority, user, tenant, item_timeout, deadline,
-    grace, on_error, retry_failed, wait_approvals, on_change, version, ordered, value_type.
+    grace, on_error, retry_failed, wait, on_change, version, ordered, value_type.
 
     What it may use: budget ("5 USD"; the run stops before it would be passed), allow_unpriced (models without a price
     may run under a budget), journal (a file; with it the run survives `kill -9`), rpm (requests a minute).
@@ -60,7 +60,7 @@ class MapKeywords(TypedDict, total=False):
     grace: float
     on_error: Literal["isolate", "fail_fast"]
     retry_failed: bool
-    wait_approvals: float
+    wait: float
     on_change: Literal["rerun", "keep", "refuse"]
     version: str
     ordered: bool

@@ -54,8 +54,8 @@ class ItemStarted(Event, frozen=True, kw_only=True):
 
 
 class ItemEnded(Event, frozen=True, kw_only=True):
-    """`restored`: the result was in the journal, nothing ran. `code`: of the error, empty when it succeeded. With
-    `pending_approval` it has not failed: it waits for a person, and starts again later.
+    """`restored`: the result was in the journal, nothing ran. `code`: of the error, empty when it succeeded. `waits`: it
+    has not failed; `code` says what it waits for, and it starts again later.
     """
 
     task: str = ""
@@ -63,6 +63,7 @@ class ItemEnded(Event, frozen=True, kw_only=True):
     code: str = ""
     seconds: float = 0.0
     restored: bool = False
+    waits: bool = False
 
 
 class Replayed(Event, frozen=True, kw_only=True):

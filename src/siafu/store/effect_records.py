@@ -137,11 +137,12 @@ class Busy(msgspec.Struct, frozen=True):
 
 class Stopped(msgspec.Struct, frozen=True):
     """Nothing may be sent. `code`: pending_approval, approval_denied, approval_expired, manual_review,
-    idempotency_key_reused, tool_disabled, tool_changed or daily_limit.
+    idempotency_key_reused, tool_disabled, tool_changed or daily_limit. later: it may be when it is asked for again.
     """
 
     code: str
     message: str
+    later: bool = False
 
 
 Verdict = Dispatch | Kept | Busy | Stopped

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -12,7 +13,7 @@ from siafu.agents.replay import Replay
 from siafu.agents.task import Surroundings, TaskContext
 from siafu.border.canonical import dumps
 from siafu.border.money import MOST
-from siafu.errors import ApprovalPending, DeadlineReached, OutputInvalid, StoreError
+from siafu.errors import ApprovalPending, DeadlineReached, NotNow, OutputInvalid, StoreError, ToolFault
 from siafu.observe.calls import CallContext
 from siafu.store.records import ItemRecord, RunStore
 from siafu.swarm.ending import ends_within, put_down, root_cause
@@ -70,9 +71,8 @@ class Crew:
                 except (TypeError, ValueError, RecursionError, OutputInvalid) as wrong:
                     value, error = None, OutputInvalid(f"what the work returned cannot be kept: {wrong}")
         costs = {"seconds": self._around.clock.now() - began, **msgspec.structs.asdict(ctx.spent)}
-        if error is None and ctx.waiting:
-            tools = ", ".join(ctx.waiting)
-            error = ApprovalPending(f"{tools}: a person has to decide first; see: siafu approvals list")
+        if ctx.waiting and (error is None or isinstance(cause, ToolFault)):
+            error = _open(ctx.waiting)
         if error is None:
             result = MapResult(
                 key=entry.name.key, index=entry.index, item=entry.item, status="ok", value=value, **costs
@@ -169,3 +169,11 @@ class Crew:
             return None, asyncio.CancelledError("the work cancelled itself")
         error = task.exception()
         return (None, error) if error is not None else (task.result(), None)
+
+
+def _open(waiting: Mapping[str, str]) -> NotNow:
+    """Why the item waits; where several effects do, because of one that needs no person. `waiting`: tools by code."""
+    code = min(waiting, key=lambda code: (code == ApprovalPending.code, code))
+    if code == ApprovalPending.code:
+        return ApprovalPending(f"{waiting[code]}: a person has to decide first; see: siafu approvals list")
+    return NotNow(f"{waiting[code]} is not done yet ({code}); it is asked for again when the run is", reason=code)

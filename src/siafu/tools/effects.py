@@ -19,6 +19,7 @@ from siafu.border.text import preview
 from siafu.errors import (
     ApprovalPending,
     ConfigError,
+    NotNow,
     OutcomeUnknown,
     ToolArgumentsInvalid,
     ToolDenied,
@@ -108,8 +109,8 @@ class Effects:
         Results with `is_error` that the contract gives: pending_approval, approval_denied, approval_expired,
         idempotency_key_reused, tool_disabled, tool_changed, daily_limit, amount_needed.
 
-        Raises: OutcomeUnknown (it may have happened; or somebody else is still calling), ApprovalPending when the rule
-        says that the item waits, StoreError, ToolFault of the inner set. When cancelled, the call is given up and its
+        Raises: OutcomeUnknown (it may have happened; or somebody else is still calling), ApprovalPending or NotNow when
+        the rule says that the item waits, StoreError, ToolFault of the inner set. When cancelled, the call is given up and its
         outcome kept as unknown.
         """
         await self._read()
@@ -117,8 +118,13 @@ class Effects:
         if contract is None:
             return await self._inner.call(name, arguments, context)
         result = await self._guarded(contract, name, arguments, context)
-        if result.code == PENDING and contract.rule.pending == "wait":
-            raise ApprovalPending(f"{name} waits for a person's decision; see: siafu approvals list")
+        waits = contract.rule.pending == "wait"
+        if result.code == PENDING:
+            if waits:
+                raise ApprovalPending(f"{name} waits for a person's decision; see: siafu approvals list")
+            return msgspec.structs.replace(result, later=True)
+        if result.later and waits:
+            raise NotNow(f"{name} cannot be done now: {preview(result.text, 300)}", reason=result.code)
         return result
 
     async def _guarded(
@@ -307,8 +313,9 @@ def _told(verdict: Verdict, name: str, why: str = "") -> ToolResult:
     assert isinstance(verdict, Stopped)  # noqa: S101  all others have been dealt with
     if verdict.code == "manual_review":
         raise OutcomeUnknown(why or f"{name}: {verdict.message}", tool=name)
-    return _error(verdict.code, verdict.message)
+    return _error(verdict.code, verdict.message, later=verdict.later)
 
 
-def _error(code: str, message: str) -> ToolResult:
-    return ToolResult(text=message, structured={"code": code, "message": message}, is_error=True, code=code)
+def _error(code: str, message: str, *, later: bool = False) -> ToolResult:
+    said = {"code": code, "message": message}
+    return ToolResult(text=message, structured=said, is_error=True, code=code, later=later)
