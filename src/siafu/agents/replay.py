@@ -14,6 +14,8 @@ from collections import Counter, defaultdict
 from collections.abc import Container, Iterable
 from typing import NamedTuple
 
+import msgspec
+
 from siafu.agents.strands import Place, Strands, parse
 from siafu.store.records import Journal, JournalEntry
 
@@ -27,6 +29,15 @@ class Open(NamedTuple):
     tool: str
     entry: JournalEntry
     code: str
+
+
+def failed(entry: JournalEntry) -> bool:
+    """Whether a call that had no effect came to nothing, and may come to more when it is made anew."""
+    return entry.kind == "fault" or (entry.kind == "tool" and msgspec.json.decode(entry.outcome, type=_Said).later)
+
+
+class _Said(msgspec.Struct):
+    later: bool = False
 
 
 class Replay:

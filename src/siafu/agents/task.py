@@ -179,9 +179,9 @@ class TaskContext:
         OutcomeUnknown when the task has had an effect that it no longer asks for, as its prompt or code changed.
 
         A guarded tool, whose contract makes that safe, is called again under the same effect key instead: also when its
-        outcome was unclear, or it could not act yet (`ToolResult.later`). A call that is still open then makes the whole
-        item wait, unless the task has asked again in the same words: then that later call counts. As long as the answer
-        stays the same in kind, the one from the journal is given.
+        outcome was unclear, or it could not act yet (`ToolResult.later`). A call that is still open makes the whole item
+        wait, unless the task has asked again in the same words: then that later call counts. As long as an answer stays
+        the same in kind, the one from the journal is given.
 
         Raises: ToolFault.
         """
@@ -229,7 +229,13 @@ class TaskContext:
         return await self._do(entry, name, arguments, key)
 
     async def _do(
-        self, entry: JournalEntry, name: str, arguments: Mapping[str, Any], key: str, *, told: JournalEntry | None = None
+        self,
+        entry: JournalEntry,
+        name: str,
+        arguments: Mapping[str, Any],
+        key: str,
+        *,
+        told: JournalEntry | None = None,
     ) -> ToolResult:
         """Call the tool and journal its answer. told: what an earlier call under `key` came to, which was open."""
         call = msgspec.structs.replace(self._call_at(entry), effect_key=key)

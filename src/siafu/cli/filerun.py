@@ -9,7 +9,7 @@ import shlex
 import shutil
 import signal
 import sys
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from siafu.border.money import PICO, json_usd, parse_usd, show_usd, to_usd
 from siafu.border.text import preview, printable
 from siafu.cli.progress import Progress, span
 from siafu.config.assembly import House
-from siafu.errors import ConfigError, Interrupted
+from siafu.errors import ApprovalPending, ConfigError, Interrupted, OutcomeUnknown
 from siafu.store.report import Tally
 from siafu.swarm.options import MapOptions
 
@@ -63,8 +63,17 @@ def run_file(
         again = _again(sys.argv, spent=cost if outcome.session.budget_reached else None)
         typer.echo(f"siafu: {outcome.session.stop_message}; to go on: {again}", err=True)
     elif outcome.waiting:
-        typer.echo(f"siafu: to decide: siafu approvals list; then, to go on: {_again(sys.argv)}", err=True)
+        typer.echo(f"siafu: {_next(outcome.waits)}to go on: {_again(sys.argv)}", err=True)
     raise typer.Exit(outcome.exit_code)
+
+
+def _next(waits: Mapping[str, int]) -> str:
+    """What people can do about what waits, before the command is run again."""
+    ways = {
+        ApprovalPending.code: "to decide: siafu approvals list; then, ",
+        OutcomeUnknown.code: "to see what is unknown: siafu effects list; then, ",
+    }
+    return "".join(way for code, way in ways.items() if code in waits)
 
 
 async def _work(prepared: Ready, options: MapOptions, open_house: OpenHouse, progress: Progress) -> Outcome:
@@ -145,8 +154,14 @@ def _text(where: Place, outcome: Outcome, cost: Tally | None) -> str:
     session = outcome.session
     answered = outcome.finished + outcome.waiting
     lines = [f"{answered:,} of {outcome.total:,} lines answered in {printable(str(where.out))}"]
-    if outcome.waiting:
-        lines.append(f"{outcome.waiting:,} of these wait for a person's decision, and go on after it")
+    waits = dict(outcome.waits)
+    if asked := waits.pop(ApprovalPending.code, 0):
+        lines.append(f"{asked:,} of these wait for a person's decision, and go on after it")
+    if waits:
+        why = ", ".join(f"{code}: {number:,}" for code, number in sorted(waits.items()))
+        lines.append(
+            f"{sum(waits.values()):,} of these could not be settled yet ({why}), and go on with the same command"
+        )
     if outcome.failed:
         lines.append(f"{outcome.failed:,} failed, see {printable(str(where.errors or where.out))}")
     if outcome.left:
@@ -203,6 +218,7 @@ def _json(where: Place, outcome: Outcome, cost: Tally | None) -> str:
             "total": outcome.total,
             "finished": outcome.finished,
             "waiting": outcome.waiting,
+            "waits_for": outcome.waits,
             "failed": outcome.failed,
             "left": outcome.left,
             "restored": session.restored,

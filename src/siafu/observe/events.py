@@ -32,7 +32,7 @@ class AttemptEnded(Event, frozen=True, kw_only=True):
 
 class Waited(Event, frozen=True, kw_only=True):
     """A call begins to wait, for `seconds` or a little longer. `reason`: rate_limited, overloaded, backoff, quota.
-    Of a whole run, without a task: approval.
+    Of a whole run, without a task: waiting (until items that wait are looked at again).
     """
 
     task: str = ""
@@ -54,8 +54,8 @@ class ItemStarted(Event, frozen=True, kw_only=True):
 
 
 class ItemEnded(Event, frozen=True, kw_only=True):
-    """`restored`: the result was in the journal, nothing ran. `code`: of the error, empty when it succeeded. `waits`: it
-    has not failed; `code` says what it waits for, and it starts again later.
+    """`restored`: the result was in the journal, nothing ran. `code`: of the error, empty when it succeeded. `waits`:
+    it has not failed; `code` says what it waits for, and it starts again later.
     """
 
     task: str = ""

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from siafu.agents.faults import PAUSING
-from siafu.agents.replay import Replay
+from siafu.agents.replay import Replay, failed
 from siafu.agents.task import Surroundings, TaskContext
 from siafu.border.canonical import dumps
 from siafu.border.money import MOST
@@ -135,7 +135,7 @@ class Crew:
         journal = None if self._store is None else self._store.journal
         entries = await journal.entries(key) if journal is not None and entry.journaled else []
         if entry.retried:  # what failed then is tried now
-            entries = [e for e in entries if e.kind != "fault"]
+            entries = [e for e in entries if not failed(e)]
         own = None if options.item_timeout is None else began + options.item_timeout
         call = CallContext(
             run=options.run,

@@ -69,8 +69,9 @@ def tell(error: BaseException) -> str:
 def failure(entry: Entry, error: BaseException, *, code: str = "", **costs: Any) -> MapResult:
     """The result of an item that failed, or waits. `code` empty = that of the error, or what it waits for."""
     cause = root_cause(error)
-    waits = isinstance(cause, NotNow)
-    own = cause.reason if waits else cause.code if isinstance(cause, SiafuError) else "work_failed"
+    own = cause.code if isinstance(cause, SiafuError) else "work_failed"
+    if waits := isinstance(cause, NotNow):
+        own = cause.reason
     return MapResult(
         key=entry.name.key,
         index=entry.index,
@@ -87,8 +88,8 @@ class MapSummary(msgspec.Struct, frozen=True, kw_only=True):
 
     read: items read = ok + failed + waiting + left. ok, failed: ended so, restored ones included. waiting: for a
     person's decision, or as something cannot be done now; they are recorded as neither, and the next session asks
-    again. left: read and not ended: at
-    the end of a run, those that a stop left for the next session; never recorded as failed.
+    again. left: read and not ended: at the end of a run, those that a stop left for the next session; never recorded
+    as failed.
     usd_pico: cost of all results; usd_unknown: results whose cost is not known. restored_usd_pico: the part that
     earlier sessions paid for.
     replayed: calls answered from the journal. changed: finished items that ran again as the work changed.

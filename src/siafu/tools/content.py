@@ -102,7 +102,6 @@ def _said(structured: Any) -> tuple[str, bool]:
     """The code of an error, and whether the tool says that it may go well later."""
     inner = structured.get("error") if isinstance(structured, dict) else None
     for part in (structured, inner):
-        code = part.get("code") if isinstance(part, dict) else None
-        if isinstance(code, str | int) and not isinstance(code, bool):
+        if isinstance(part, dict) and isinstance(code := part.get("code"), str | int) and not isinstance(code, bool):
             return preview(str(code), 100), part.get("retryable") is True
     return "", False

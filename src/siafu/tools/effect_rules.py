@@ -86,8 +86,8 @@ class EffectRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     unknown: after an unclear outcome "repeat" under the same key (only when it is honoured, at most for 23 hours), or
     "review": leave it to a person. None = repeat when the key is honoured. `lookup` is asked first.
     approval: whether a person decides first. pending: while that is undecided, or it cannot be done now for another
-    reason, "tell" the one who asked, or let the whole item "wait": it raises NotNow, holds no place, and goes on when its
-    run is started again.
+    reason, "tell" the one who asked, or let the whole item "wait": it raises NotNow, holds no place, and goes on when
+    its run is started again.
     daily_calls, daily_total: a day's most, for one tenant; None = no cap.
     lease_seconds: a call may take 0.7 of it; after it, another process may take over.
 

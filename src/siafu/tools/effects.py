@@ -110,8 +110,8 @@ class Effects:
         idempotency_key_reused, tool_disabled, tool_changed, daily_limit, amount_needed.
 
         Raises: OutcomeUnknown (it may have happened; or somebody else is still calling), ApprovalPending or NotNow when
-        the rule says that the item waits, StoreError, ToolFault of the inner set. When cancelled, the call is given up and its
-        outcome kept as unknown.
+        the rule says that the item waits, StoreError, ToolFault of the inner set. When cancelled, the call is given up
+        and its outcome kept as unknown.
         """
         await self._read()
         contract = self._contracts.get(name)
