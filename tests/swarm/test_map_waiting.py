@@ -29,12 +29,17 @@ from swarm.nest import DictStore, collect, start
 
 PENDING = ToolResult(text="later", is_error=True, code="pending_approval", later=True)
 
+AWAY = ToolResult(text="closed", is_error=True, code="bank_closed", later=True)
+
 
 class Till:
-    """`pay` waits for a person where `waits` has the order; `asked`: every call, with its key."""
+    """`pay` waits for a person where `waits` has the order, and cannot act where `away` has it; `asked`: every call, with
+    its key.
+    """
 
     def __init__(self, *waits: str, guarded: bool = True) -> None:
         self.waits = set(waits)
+        self.away: set[str] = set()
         self.guarded = guarded
         self.down = False
         self.asked: list[tuple[str, str]] = []
@@ -46,6 +51,8 @@ class Till:
         self.asked.append((arguments["order"], context.effect_key))
         if self.down:
             raise ToolUnavailable("down")
+        if arguments["order"] in self.away:
+            return AWAY
         return PENDING if arguments["order"] in self.waits else ToolResult(text="paid")
 
 
@@ -100,6 +107,90 @@ async def test_a_pending_tool_makes_the_item_wait_and_the_next_session_goes_on()
     assert len(house.endpoint.requests) == calls + 1  # only what the decision has changed
     assert len({key for order, key in house.till.asked if order == "b"}) == 1
     assert {r.restored for r in await collect(house.run(["a", "b"]))} == {True}
+
+
+async def test_what_cannot_be_done_now_waits_and_says_what_for() -> None:
+    house = House(Till("b"))
+    house.till.away = {"a", "b"}
+    calls = []
+    for _ in range(2):
+        found = await collect(house.run(["a", "b", "c"]))
+        waits = {r.item: r.error.code for r in found if r.status == "waiting" and r.error}
+        assert waits == {"a": "bank_closed", "b": "bank_closed"}
+        calls.append(len(house.endpoint.requests))
+    assert calls[0] == calls[1]
+    house.till.away.clear()
+    found = await collect(house.run(["a", "b", "c"]))
+    assert {r.item: r.error.code if r.error else r.value for r in found} == {
+        "a": "<before a>: <a paid>",
+        "b": "pending_approval",
+        "c": "<before c>: <c paid>",
+    }
+    assert len(house.endpoint.requests) == calls[1] + 2  # what the tool's new answers have changed
+    assert len({key for order, key in house.till.asked if order == "a"}) == 1
+
+
+async def test_a_run_that_looks_again_tells_what_an_item_waits_for_now() -> None:
+    house = House(Till("b"))
+    house.till.away = {"b"}
+    told = []
+    async with asyncio.timeout(20):
+        async for result in house.run(["b"], wait=600):
+            told.append(result.error.code if result.error else result.value)
+            (house.till.away if result.error and result.error.code == "bank_closed" else house.till.waits).clear()
+    assert told == ["bank_closed", "pending_approval", "<before b>: <b paid>"]
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+async def test_work_that_ends_with_the_fault_of_an_open_effect_waits(wrapped: bool) -> None:
+    async def work(item: str, ctx: TaskContext) -> str:
+        try:
+            return (await ctx.tool("pay", {"order": item})).text
+        except ToolUnavailable:
+            if wrapped:  # an error of its own is its own
+                raise ValueError("no") from None
+            raise
+
+    house = House(Till())
+    house.till.down = True
+    run = house.run(["a"], work)
+    (found,) = await collect(run)
+    assert found.error is not None
+    expected = ("error", "work_failed") if wrapped else ("waiting", "tool_unavailable")
+    assert (found.status, found.error.code) == expected
+    house.till.down = False
+    (found,) = await collect(house.run(["a"], work, retry_failed=wrapped))
+    assert (found.value, len({key for _, key in house.till.asked})) == ("paid", 1)
+
+
+async def test_work_may_say_what_it_waits_for() -> None:
+    async def work(item: str, ctx: TaskContext) -> str:
+        raise siafu.NotNow("closed on Sundays", reason="sunday")
+
+    house = House(Till())
+    (found,) = await collect(house.run(["a"], work))
+    assert (found.status, found.error) == ("waiting", MapError("sunday", "closed on Sundays"))
+    assert any(isinstance(event, ItemEnded) and event.waits for event in house.events)
+    assert not house.store.records
+
+
+async def test_a_retry_asks_again_what_could_not_be_looked_up() -> None:
+    class Looks(Till):
+        async def list(self) -> Sequence[Tool]:
+            return [Tool(name="look", read_only=True)]
+
+    async def work(item: str, ctx: TaskContext) -> str:
+        result = await ctx.tool("look", {"order": item})
+        if result.is_error:
+            raise ValueError(result.text)
+        return result.text
+
+    house = House(Looks())
+    house.till.away = {"a"}
+    assert [r.status for r in await collect(house.run(["a"], work))] == ["error"]
+    house.till.away.clear()
+    assert [r.status for r in await collect(house.run(["a"], work))] == ["error"]
+    assert [r.value for r in await collect(house.run(["a"], work, retry_failed=True))] == ["paid"]
 
 
 async def test_a_tool_without_a_contract_makes_nothing_wait() -> None:

@@ -179,9 +179,9 @@ class TaskContext:
         OutcomeUnknown when the task has had an effect that it no longer asks for, as its prompt or code changed.
 
         A guarded tool, whose contract makes that safe, is called again under the same effect key instead: also when its
-        outcome was unclear, or it could not act yet (`ToolResult.later`). A call that is still open makes the whole item
-        wait, unless the task has asked again in the same words: then that later call counts. As long as an answer stays
-        the same in kind, the one from the journal is given.
+        outcome was unclear, or it could not act yet (`ToolResult.later`). An open call makes the item wait, unless the
+        task has asked again in the same words: then that later call counts. As long as an answer stays the same in
+        kind, the one from the journal is given.
 
         Raises: ToolFault.
         """
@@ -192,6 +192,8 @@ class TaskContext:
             result = await self._use(name, arguments, place, asked)
         elif (key := _undecided(found)) and await self._guarded(name):
             result = await self._do(msgspec.structs.replace(found, kind="effect"), name, arguments, key, told=found)
+        elif key and found.kind != "intent" and await self._offered(name) is None:  # perhaps not for good
+            result = self._told_again(name, key, found)
         elif found.kind == "intent":
             raise OutcomeUnknown(
                 f"{name} was called before the last stop and its outcome is unknown; it was not called again", tool=name

@@ -19,7 +19,7 @@ EffectState = Literal[
 ]
 Ending = Literal["succeeded", "refused", "unknown", "waiting", "manual_review"]
 KEY_SECONDS = 23 * 3600.0  # a key that a target honours may be forgotten there after a day
-MAX_ATTEMPTS = 50
+MAX_ATTEMPTS = 5000  # a run that waits asks every 20 seconds
 EVERYTHING = ""  # as the tool or tenant of a switch
 
 
