@@ -183,12 +183,16 @@ def _json(shop: Shop, *words: str) -> list[dict[str, Any]]:
 
 @pytest.mark.timeout(240)
 def test_a_shop_that_is_away_loses_no_request(tmp_path: Path) -> None:
-    """Before the run: nothing is begun. While it goes on: what could not be looked up is run again when asked for."""
+    """Before the run: nothing is begun. While it goes on: a refund that may have been made is asked for again, and what
+    could only not be looked up is run again when that is asked for.
+    """
     with (
         running_sim(seed=3, latency="fixed:1000ms") as sim,
         running_payments(tmp_path / "paid.jsonl") as payments,
     ):
         shop = Shop(tmp_path, sim, payments, {"r1": ASKS["r1"]})
+        with (tmp_path / "문의.jsonl").open("a", encoding="utf-8") as file:
+            file.write('{"id": "s1", "customer": "hwang", "text": "주문 1016 어디쯤 왔나요?"}\n')
         assert shop.siafu("shop", "orders").returncode == 0  # it makes the database
         with closing(sqlite3.connect(tmp_path / ".siafu" / "shop.db", isolation_level=None)) as db:
             db.execute("BEGIN IMMEDIATE")
@@ -202,9 +206,11 @@ def test_a_shop_that_is_away_loses_no_request(tmp_path: Path) -> None:
                 db.execute("BEGIN IMMEDIATE")
                 assert process.wait(SECONDS) == 1
             db.execute("ROLLBACK")
-        (record,) = records(tmp_path / "out.jsonl")
-        assert record["error"]["code"] == "tool_unavailable"
-        assert "nothing could be looked up (shop_unavailable); --retry-failed runs" in record["error"]["message"]
-        assert shop.run(code=1)["failed"] == 1  # it is not run again unasked
-        assert shop.run("--retry-failed")["finished"] == 1
-        assert (shop.outcomes(), shop.paid()) == ({"r1": "answered"}, {"pay_1016": 1})
+        found = {record["id"]: record for record in records(tmp_path / "out.jsonl")}
+        assert (found["r1"]["outcome"], found["r1"]["waits_for"]) == ("unknown", "outcome_unknown")
+        assert found["s1"]["error"]["code"] == "tool_unavailable"
+        assert "nothing could be looked up (shop_unavailable); --retry-failed runs" in found["s1"]["error"]["message"]
+        assert shop.run(code=1)["finished"] == 1
+        assert shop.paid() == {"pay_1016": 1}
+        assert shop.run("--retry-failed")["finished"] == 2
+        assert (shop.outcomes(), shop.paid()) == ({"r1": "answered", "s1": "answered"}, {"pay_1016": 1})

@@ -33,8 +33,9 @@ AWAY = ToolResult(text="closed", is_error=True, code="bank_closed", later=True)
 
 
 class Till:
-    """`pay` waits for a person where `waits` has the order, and cannot act where `away` has it; `asked`: every call, with
-    its key.
+    """`pay` waits for a person where `waits` has the order, and cannot act where `away` has it.
+
+    `asked`: every call, with its key.
     """
 
     def __init__(self, *waits: str, guarded: bool = True) -> None:

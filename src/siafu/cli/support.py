@@ -98,8 +98,7 @@ def run(
         "--wait",
         "--wait-approvals",
         metavar="DURATION",
-        help="When all else is done, so long go on with requests that wait, as people decide and tools can act again: "
-        "90s, 30m, 2h. Default: the next run",
+        help="When all else is done, look again for so long at requests that wait: 90s, 30m, 2h. Default: the next run",
     ),
     fresh: bool = typer.Option(False, "--fresh", help="Start over; what is there is kept as *.bak-N."),
     config: Path | None = Config,
