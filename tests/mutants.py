@@ -80,8 +80,8 @@ def _amounts_read_as_floats(patch: Patch) -> None:
 def _money_acknowledged_first(patch: Patch) -> None:
     take = Books.take
 
-    def mutant(self: Books, tx: Transaction, refund_id: str, *, seen: int) -> Intent | Refusal | None:
-        taken = take(self, tx, refund_id, seen=seen)
+    def mutant(self: Books, tx: Transaction, refund_id: str, **seen: Any) -> Intent | Refusal | None:
+        taken = take(self, tx, refund_id, **seen)
         if isinstance(taken, Intent):
             self.settle(tx, taken, Paid(id=refund_id, payment="", amount=0, currency="", reference=""))
         return taken

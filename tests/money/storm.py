@@ -146,6 +146,7 @@ async def settle(database: str, payments: Payments) -> dict[str, Any]:
             break
         let_time_pass(db)
         await refunds.complete()
+    name = (await client.capabilities()).name
     statement = [
         Paid(**{name: effect[name] for name in ("id", "payment", "amount", "currency", "reference")})
         for effect in payments.effects()
@@ -161,7 +162,7 @@ async def settle(database: str, payments: Payments) -> dict[str, Any]:
         "arrived_after_the_end": _arrived_after_the_end(db, calls),
         "most_calls_of_one": max(Counter(request["reference"] for request in calls).values(), default=0),
         "fenced": sum(event["kind"] == "fenced" for event in events),
-        "differences": [difference.kind for difference in await reconcile(db, "payments", statement)],
+        "differences": [difference.kind for difference in await reconcile(db, name, statement)],
         "reserved": reserved["reserved"] if reserved else 0,
         "under_review": sum(row["amount_minor"] for row in intents(db) if row["state"] == "manual_review"),
     }

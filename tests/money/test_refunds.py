@@ -175,7 +175,7 @@ async def test_a_mistake_in_one_round_does_not_end_the_completer(
     mistakes = iter([KeyError("capabilities"), None])
     find, broken = bank.find, f"siafu-rf-{intents(db)[0]['refund_id']}"
 
-    async def capabilities() -> Any:
+    async def capabilities(*, fresh: bool = False) -> Any:
         if (mistake := next(mistakes, None)) is not None:
             raise mistake
         return bank.can

@@ -106,8 +106,9 @@ def example_shop(settings: Settings, key: Secret, database: str | Path | None) -
     password, so it is no argument of the process, which everybody on the machine can read.
     """
     env: dict[str, str | Secret] = {IDENTITY_KEY: key, "SIAFU_HOME": str(settings.home)}
-    # siafu itself may be found through the first; the second is where the shop pays money back.
-    env |= {name: os.environ[name] for name in ("PYTHONPATH", "SIAFU_PAYMENTS_URL") if name in os.environ}
+    # siafu itself may be found through the first; the others say where the shop pays money back.
+    passed_on = ("PYTHONPATH", "SIAFU_PAYMENTS_URL", "SIAFU_PAYMENTS_NAME")
+    env |= {name: os.environ[name] for name in passed_on if name in os.environ}
     place = ("--database", str(database)) if database else ()
     if database and "://" in str(database):
         env["SIAFU_SHOP_DATABASE_URL"], place = Secret(str(database)), ()

@@ -9,6 +9,7 @@ from siafu.apps.support.shop.refusal import Refusal
 from siafu.border.canonical import dumps
 from siafu.store.database import Transaction
 
+LEFT = "waits_for_its_provider"  # the event of `left`
 INTENT = (
     f"SELECT {', '.join(name for name in Intent.__struct_fields__ if name != 'now')}, {{now}} AS now "  # noqa: S608
     "FROM refund_intent "
@@ -24,6 +25,12 @@ def by_key(tx: Transaction, tenant: str, key: str) -> list[Intent]:
     """The refund of this key, locked; empty when there is none."""
     found = tx.rows(INTENT + "WHERE tenant_id = :tenant AND idem_key = :key {for_update}", tenant=tenant, key=key)
     return [Intent(**row) for row in found]
+
+
+def left(tx: Transaction, found: Intent) -> bool:
+    """Whether it is noted that its end is left to a provider that is not there, and nothing has happened since."""
+    newest = tx.row("SELECT kind FROM refund_event WHERE refund_id = :id ORDER BY seq DESC LIMIT 1", id=found.refund_id)
+    return found.state == "unknown" and newest is not None and newest["kind"] == LEFT
 
 
 def money(tx: Transaction, tenant: str, payment_id: str) -> OrderMoney | None:
