@@ -65,14 +65,15 @@ def use(tx: Transaction, found: Intent) -> bool:
     )
 
 
-def expire(tx: Transaction) -> int:
-    """Give up what `lapse` gives up; returns how many refunds."""
+def expire(tx: Transaction) -> list[Intent]:
+    """Give up what `lapse` gives up; returns the refunds as they are now."""
     late = tx.rows(
         """SELECT refund_intent.refund_id FROM refund_intent JOIN approval ON approval.id = approval_id
            WHERE approval_id IS NOT NULL AND refund_intent.state IN ('pending_approval', 'reserved')
            AND expires_at <= {now} ORDER BY 1"""
     )
-    return sum(lapse(tx, rows.intent(tx, row["refund_id"], lock=True)) for row in late)
+    ids = [row["refund_id"] for row in late if lapse(tx, rows.intent(tx, row["refund_id"], lock=True))]
+    return [rows.intent(tx, refund_id) for refund_id in ids]
 
 
 def lapse(tx: Transaction, found: Intent) -> bool:

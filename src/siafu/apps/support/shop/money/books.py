@@ -191,6 +191,17 @@ class Books:
         )
         return [Intent(**row) for row in found]
 
+    def next_due(self, tx: Transaction, psp: str) -> float | None:
+        """Seconds until the first of them is due, 0.0 = now; None = there is none."""
+        row = tx.row(
+            """SELECT min(CASE WHEN coalesce(lease_until, 0.0) > coalesce(next_attempt_at, 0.0) THEN lease_until
+                   ELSE coalesce(next_attempt_at, 0.0) END) - {now} AS seconds
+               FROM refund_intent WHERE state IN ('reserved', 'dispatching', 'unknown')
+               AND (attempts = 0 OR psp = :psp)""",
+            psp=psp,
+        )
+        return None if row is None or row["seconds"] is None else max(0.0, row["seconds"])
+
     def leave(self, tx: Transaction, psp: str) -> list[Intent]:
         """Note for people which refunds with an open end were sent to another provider than this one, which is the only
         one that can tell or may be asked again. Returns those that were not noted so before.

@@ -115,11 +115,12 @@ class Refunds:
         """One round of the completer: what waited too long for a person, or after one, is given up, what is due is
         carried out, and what another provider has is noted and left alone.
 
-        told: gets each refund that an attempt was made for, as it is after it. Returns how many refunds were begun to
-        be carried on; the error that one of them ends with is logged. Raises: StoreError; ToolUnavailable when the
-        provider is away.
+        told: gets each refund that was given up or that an attempt was made for, as it is after it. Returns how many
+        refunds were begun to be carried on; the error that one of them ends with is logged. Raises: StoreError;
+        ToolUnavailable when the provider is away.
         """
-        await self._db.run(approvals.expire)
+        for late in await self._db.run(approvals.expire):
+            told(late)
         if self._payments is None:
             return 0
         provider = Provider(self._payments, await self._payments.capabilities(fresh=True))
@@ -135,6 +136,16 @@ class Refunds:
         attempts = (asyncio.shield(self._start(carry_on(found))) for found in due)
         await asyncio.gather(*attempts, return_exceptions=True)
         return len(due)
+
+    async def next_due(self) -> float | None:
+        """Seconds until time alone makes a refund due at this provider; None = there is none.
+
+        Raises: StoreError; ToolUnavailable when the provider is away.
+        """
+        if self._payments is None:
+            return None
+        name = (await self._payments.capabilities()).name
+        return await self._db.run(lambda tx: self._books.next_due(tx, name))
 
     async def resolve(self, refund_id: str, *, psp_refund_id: str | None, by: str) -> None:
         """Close a refund under review: a person found it at the provider under this id, or (None) that it was not made.

@@ -47,8 +47,12 @@ def money(tx: Transaction, tenant: str, payment_id: str) -> OrderMoney | None:
 def told(tx: Transaction, state: State | None = None) -> list[Told]:
     """All refunds of this state (None = all), oldest first."""
     found = tx.rows(
-        """SELECT refund_id, tenant_id, customer, order_id, amount_minor, currency, state, attempts,
+        """SELECT refund_id, tenant_id, customer, order_id, amount_minor, currency, state, attempts, psp AS provider,
                psp_key AS reference, psp_refund_id AS paid_as, approval_id, created_at, updated_at,
+               CASE WHEN state = 'pending_approval' THEN
+                       (SELECT expires_at FROM approval WHERE approval.id = refund.approval_id)
+                   WHEN lease_until > coalesce(next_attempt_at, 0.0) THEN lease_until
+                   ELSE next_attempt_at END AS until,
                (SELECT kind || ' ' || data FROM refund_event AS event WHERE event.refund_id = refund.refund_id
                 ORDER BY seq DESC LIMIT 1) AS last
            FROM refund_intent AS refund WHERE :state = '' OR state = :state ORDER BY created_at, refund_id""",
