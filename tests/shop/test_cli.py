@@ -76,7 +76,7 @@ def test_a_token_proves_its_customer(tmp_path: Path) -> None:
         (("reconcile",), "", "--payments URL"),
         (("settle",), "", "--payments URL"),
         (("settle", "--for", "soon", "--payments", "http://127.0.0.1:9"), "", "no duration"),
-        (("reconcile", "--payments", "http://127.0.0.1:9"), "", "no list of its refunds"),
+        (("reconcile", "--payments", "http://127.0.0.1:9"), "", "cannot be asked what it can do"),
     ],
 )
 def test_wrong_use_is_explained(tmp_path: Path, arguments: tuple[str, ...], key: str, words: str) -> None:

@@ -1,4 +1,4 @@
-"""A siafu process that pays once: `pay_child.py FOLDER DATABASE RULE JOURNAL [WISH ...]`; prints what became of it as JSON."""
+"""A siafu process that pays once: `pay_child.py FOLDER DATABASE RULE JOURNAL [WISH ...]`; prints what came of it as JSON."""
 
 from __future__ import annotations
 
