@@ -137,8 +137,8 @@ def _tool_amounts_in_floats(patch: Patch) -> None:
 def _tool_acknowledged_first(patch: Patch) -> None:
     claim = EffectStore.claim
 
-    async def mutant(self: EffectStore, ask: EffectAsk) -> Verdict:
-        verdict = await claim(self, ask)
+    async def mutant(self: EffectStore, ask: EffectAsk, seconds: float | None = None) -> Verdict:
+        verdict = await claim(self, ask, seconds)
         if isinstance(verdict, Dispatch):
             await self.finish(verdict.effect, verdict.epoch, "succeeded", '{"text":"done"}')
         return verdict

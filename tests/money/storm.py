@@ -46,8 +46,8 @@ class Storm:
         self._asleep: dict[str, tuple[float, set[str], Child]] = {}
 
     def run(self, kills: int, stops: int, seconds: float, tick: Callable[[], None] = lambda: None) -> None:
-        """Until there were so many, and each window was hit; at most for so long. The processes end with it. tick: called
-        again and again.
+        """Until there were so many, and each window was hit; at most for so long. The processes end with it. tick:
+        called again and again.
         """
         deadline = time.monotonic() + seconds
         open_db(self._database).close()

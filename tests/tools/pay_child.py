@@ -1,4 +1,4 @@
-"""A siafu process that pays once: `pay_child.py FOLDER DATABASE RULE JOURNAL [WISH ...]`; prints what came of it as JSON."""
+"""Pays once, in a siafu process: `pay_child.py FOLDER DATABASE RULE JOURNAL [WISH ...]`; prints the outcome as JSON."""
 
 from __future__ import annotations
 

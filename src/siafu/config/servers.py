@@ -9,7 +9,7 @@ import contextlib
 import os
 import secrets
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from functools import partial
 from pathlib import Path
 
@@ -78,17 +78,17 @@ async def tool_rows(settings: Settings) -> list[Row]:
     """A doctor's row for each configured server; all are started, asked for their tools, and ended."""
     try:
         configured = servers(settings)
-        effect_rules(settings, [server.name for server in configured])
+        rules = effect_rules(settings, [server.name for server in configured])
         if any(server.identity for server in configured):
             identity_key()
     except ConfigError as error:
         return [Row(check="tools", state="fail", found=error.message)]
-    return list(await asyncio.gather(*(_tool_row(server) for server in configured)))
+    return list(await asyncio.gather(*(_tool_row(server, rules.get(server.name, {})) for server in configured)))
 
 
-async def _tool_row(server: McpServer) -> Row:
+async def _tool_row(server: McpServer, rules: Iterable[str]) -> Row:
     async with contextlib.aclosing(McpTools(server, SystemClock())) as tools:
-        return await tools_row(server.name, tools)
+        return await tools_row(server.name, tools, rules)
 
 
 def servers(settings: Settings) -> list[McpServer]:
