@@ -91,6 +91,13 @@ async def test_the_beginning_of_an_id_must_name_one(house: House) -> None:
         run(approvals, "show", begin.most_common(1)[0][0])
 
 
+async def test_an_approval_that_has_ended_is_shown_with_its_effect(house: House) -> None:
+    await house.store.claim(ask(approval="always"))
+    assert "pending_approval" in run(effects, "list") and "expired" not in run(effects, "list")
+    house.lapse(1e6, "expires_at", "effect_approval")
+    assert "pending_approval (expired)" in run(effects, "list")
+
+
 async def test_the_shops_desk_is_there_when_there_is_a_shop(house: House, tmp_path: Path) -> None:
     assert rows(approvals, "list", "--state", "all") == []
     assert not (tmp_path / ".siafu" / "shop.db").exists()  # looking makes none

@@ -160,7 +160,8 @@ class Ledger(RuleBasedStateMachine):
     def decide(self, data: st.DataObject, what: str) -> None:
         key, entry = self.one(data)
         changed = self.decided(key, what)
-        assert changed == (entry.state == "pending_approval")
+        unused = what == "expire" and entry.state == "reserved" and entry.amount > CHECKED  # approved, nothing was sent
+        assert changed == (entry.state == "pending_approval" or unused)
         if changed:
             entry.state = {"approve": "reserved", "deny": "rejected", "expire": "cancelled"}[what]
             entry.paused = entry.paused and what != "approve"
@@ -168,9 +169,10 @@ class Ledger(RuleBasedStateMachine):
     def decided(self, key: str, what: str) -> bool:
         refund = self.ids[key]
         if what == "expire":
-            sql = "UPDATE approval SET expires_at = {now} WHERE refund_id = :id AND state = 'pending'"
+            sql = """UPDATE approval SET expires_at = {now} WHERE refund_id = (SELECT refund_id FROM refund_intent
+                WHERE refund_id = :id AND state IN ('pending_approval', 'reserved'))"""
             self.db.transact(lambda tx: tx.change(sql, id=refund))
-            return self.db.transact(approvals.expire) == 1
+            return [each.refund_id for each in self.db.transact(approvals.expire)] == [refund]
         row = self.db.transact(lambda tx: tx.row("SELECT id FROM approval WHERE refund_id = :id", id=refund))
         if row is None:
             return False

@@ -36,10 +36,13 @@ class Counter:
         self.shop = ShopDatabase(url)
         self.running: list[subprocess.Popen[str]] = []
 
-    def start(self, *words: str, command: tuple[str, ...] = ("shop", "settle"), **env: str) -> subprocess.Popen[str]:
+    def start(self, *words: str, **env: str) -> subprocess.Popen[str]:
+        return self.command("shop", "settle", *words, **env)
+
+    def command(self, *words: str, **env: str) -> subprocess.Popen[str]:
         known = {"SIAFU_SHOP_DATABASE_URL": self.url, "SIAFU_PAYMENTS_URL": self.payments.url}
         child = subprocess.Popen(
-            [sys.executable, "-m", "siafu", *command, *words],
+            [sys.executable, "-m", "siafu", *words],
             env={**os.environ, "SIAFU_HOME": str(self.folder / "home"), **known, **env},
             cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
@@ -170,7 +173,7 @@ async def test_people_read_it_on_a_terminal(counter: Counter) -> None:
     out, said = child.communicate(timeout=SECONDS)
     assert "no refund was due" in said and "approvals list" in out
     (waits,) = await desk.approvals("pending")
-    approving = counter.start(waits.id, "--as", "park", command=("approvals", "approve"))
+    approving = counter.command("approvals", "approve", waits.id, "--as", "park")
     assert "siafu shop settle" in approving.communicate(timeout=SECONDS)[1]
     child = counter.start()
     out, said = child.communicate(timeout=SECONDS)

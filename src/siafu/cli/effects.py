@@ -90,14 +90,20 @@ def list_(
 ) -> None:
     """List effects, the oldest first."""
     _hear_desks(config)
-    found = _with(config, lambda people: people.effects(None if state is None else state.value, limit))
+
+    async def read(people: EffectPeople) -> tuple[list[Effect], set[str]]:
+        return await people.effects(None if state is None else state.value, limit), {
+            each.id for each in await people.approvals("expired")
+        }
+
+    found, expired = _with(config, read)
     if as_json:
         return print_json(found)
     rows = [
         (
             each.id[:8],
             each.tool,
-            _state(each),
+            "pending_approval (expired)" if each.approval_id in expired else _state(each),
             each.customer,
             time_text(each.updated_at),
             arguments_text(each.arguments),
