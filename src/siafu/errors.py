@@ -38,6 +38,7 @@
     ├── OutputInvalid                the answer does not fit the declared schema
     ├── StoreError                   the store cannot be opened or written
     │   ├── StoreBusy                another process holds this journal
+    │   ├── StoreLocked              another transaction was waited for too long; nothing was changed
     │   └── Conflict                 a constraint of the database forbids the change
     ├── MeasurementInvalid           a measurement failed its own checks; its figures are not shown
     └── Interrupted                  stopped from outside; state is kept; exit 130
@@ -264,6 +265,11 @@ class StoreError(SiafuError):
 class StoreBusy(StoreError):
     code = "store_busy"
     exit_code = 2
+
+
+class StoreLocked(StoreError):
+    code = "store_locked"
+    retryable = True
 
 
 class Conflict(StoreError):

@@ -214,7 +214,7 @@ async def _own(
             from siafu.config.effects import guarded_tools  # noqa: PLC0415 (SQLAlchemy, 140 ms)
 
             tools = Functions(*plan.tools) if isinstance(plan.tools, Sequence) else plan.tools
-            guarded = await stack.enter_async_context(guarded_tools(settings, tools))
+            guarded = await stack.enter_async_context(guarded_tools(settings, tools, named="run" in given))
             plan = msgspec.structs.replace(plan, tools=guarded)
         house = await stack.enter_async_context(opened(settings, plan))
         run = map_items(work, items, around=house.around, store=house.store, options=options)
