@@ -104,7 +104,8 @@ class ModelError(SiafuError):
 
     `status`: HTTP status, None when there was none. `provider_code`: the upstream's own word for it, at most 100
     characters. `wait`: seconds the upstream asked us to wait, None when it did not say. `attempts`: physical
-    requests made for this call.
+    requests made for this call. `lane`: where it failed, of several upstreams and keys; `elsewhere`: another of them
+    would take the call.
     """
 
     code = "model_error"
@@ -123,6 +124,8 @@ class ModelError(SiafuError):
         self.provider_code = provider_code
         self.wait = wait
         self.attempts = attempts
+        self.lane = ""
+        self.elsewhere = False
 
 
 class RateLimited(ModelError):

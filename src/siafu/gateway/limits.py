@@ -90,6 +90,10 @@ class Limited:
         reply.on_end(lambda end: self._ended(end, sent_at))
         return reply
 
+    def pause(self, now: float) -> float:
+        """Seconds until the wait that the upstream asked for is over."""
+        return max(0.0, self._throttle.paused_until - now)
+
     def _free(self, now: float) -> bool:
         return self.in_flight < self._limits.concurrency and self._throttle.ready(now) == 0.0
 

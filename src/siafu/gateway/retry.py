@@ -55,19 +55,21 @@ class Progress(msgspec.Struct):
     def next_wait(self, error: ModelError, rules: RetryRules, now: float, rng: Random) -> float | None:
         """Seconds to wait before asking again after `error`; None = give up. Counts the error.
 
-        For a refusal for now it is 0: the limiter waits.
+        For a refusal for now it is 0: the limiter waits. Also when another upstream or key takes the call.
         """
         kind = kind_of(error)
-        if kind == "final" or (error.wait is not None and error.wait > rules.max_wait):
+        if not error.elsewhere and (kind == "final" or (error.wait is not None and error.wait > rules.max_wait)):
             return None
+        if kind == "final":
+            return 0.0
         if kind == "admission":
             self.unsure += ambiguous_quota(error.provider_code)
             waited_out = now - self.began > rules.patience or self.unsure >= rules.quota_tries
-            return None if waited_out else 0.0
+            return None if waited_out and not error.elsewhere else 0.0
         self.faults += 1
         if self.faults >= rules.attempts:
             return None
-        return max(full_jitter(self.faults, rng), error.wait or 0.0)
+        return 0.0 if error.elsewhere else max(full_jitter(self.faults, rng), error.wait or 0.0)
 
 
 class Retrying:
@@ -103,7 +105,8 @@ class Retrying:
                     if last is error:
                         raise
                     raise last from error
-            context = msgspec.structs.replace(context, attempts=sent, since=progress.began)
+                avoid = context.avoid if kind_of(error) == "admission" else (*context.avoid, error.lane)
+            context = msgspec.structs.replace(context, attempts=sent, since=progress.began, avoid=avoid)
             if wait:
                 self._observer(
                     Waited(run=context.run, task=context.task, upstream=self._upstream, reason="backoff", seconds=wait)
@@ -113,7 +116,7 @@ class Retrying:
     def _may_repeat(self, error: ModelError, context: CallContext, at: float) -> bool:
         if context.deadline is not None and at >= context.deadline:
             return False
-        return kind_of(error) == "admission" or self._allowance.spend()
+        return kind_of(error) != "fault" or self._allowance.spend()
 
     def _last_word(self, error: ModelError, progress: Progress) -> ModelError:
         """The error to raise: a refusal that kept naming a quota is told as one."""
