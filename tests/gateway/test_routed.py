@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from random import Random
 from typing import Any
@@ -29,6 +30,7 @@ from siafu.gateway.scripted import Scripted
 from siafu.observe.calls import CallContext
 from siafu.observe.events import Event, LaneClosed, Rerouted
 from siafu.pace.clock import VirtualClock
+from siafu.pace.standing import FAILURES
 
 from .conftest import ASK
 
@@ -36,7 +38,10 @@ Script = Callable[[ChatRequest], Any]
 
 
 class Fleet:
-    """Retrying over Routed over lanes, each (id, script, options of Lane). `asked`: (lane, model, attempts) in order."""
+    """Retrying over Routed over lanes, each (id, script, options of Lane, limits among them).
+
+    `asked`: (lane, model, attempts) in order.
+    """
 
     def __init__(self, *lanes: tuple[str, Script, dict[str, Any]], rules: list[Rule] | None = None) -> None:
         self.clock = VirtualClock()
@@ -45,7 +50,7 @@ class Fleet:
         common: dict[str, Any] = {"clock": self.clock, "rng": Random(3), "observer": self.events.append}
         built = []
         for id, script, options in lanes:
-            limited = Limited(Scripted(self._play(id, script)), Limits(), upstream=id, **common)
+            limited = Limited(Scripted(self._play(id, script)), options.pop("limits", Limits()), upstream=id, **common)
             built.append(Lane(limited, id=id, **{"upstream": id, **options}))
         self.routed = Routed(built, rules or (), clock=self.clock, observer=self.events.append)
         self.retrying = Retrying(self.routed, RetryRules(), upstream="", **common)
@@ -124,6 +129,88 @@ async def test_with_every_lane_failing_once_the_call_comes_back_after_a_wait() -
     assert await fleet.ask() == "late"
     assert sorted(fleet.lanes[:2]) == ["a", "b"] and len(fleet.lanes) == 3
     assert fleet.clock.now() > start  # the second failure had nowhere else to go
+
+
+async def test_keys_of_one_upstream_do_not_share_a_fault_s_attempts() -> None:
+    """Each key of a dead upstream would fail alike; the third and last attempt must not be lost on them."""
+    keys = ((f"a#{n}", fails(Unreachable("x")), {"upstream": "a"}) for n in (1, 2, 3))
+    fleet = Fleet(*keys, ("b", answers, {"tier": 2}))
+    assert await fleet.ask() == "by m" and fleet.lanes == ["a#1", "b"]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [UpstreamFault("x", status=503), RequestRefused("x", status=400, provider_code="context_length_exceeded")],
+)
+async def test_another_model_of_the_same_upstream_stands_in(error: ModelError) -> None:
+    rules = [Rule(use=(target("big"), target("small")))]
+    fleet = Fleet(("a", lambda request: error if request.model == "big" else answers(request), {}), rules=rules)
+    assert await fleet.ask() == "by small"
+    assert fleet.asked == [("a", "big", 0), ("a", "small", 1)]
+
+
+async def test_a_dead_upstream_costs_three_attempts_and_then_one_a_rest() -> None:
+    """Hundreds of calls, more than a retry budget would pay for: every one is answered."""
+    fleet = Fleet(("a", fails(Unreachable("x")), {}), ("b", answers, {}))
+    for _ in range(300):
+        assert await fleet.ask() == "by m"
+        await fleet.clock.sleep(0.1)
+    assert fleet.lanes.count("b") == 300
+    assert FAILURES < fleet.lanes.count("a") <= FAILURES + 4  # after rests of 2, 4, 8 and 16 s, in 30 s
+    assert [(e.lane, e.reason) for e in fleet.events if isinstance(e, LaneClosed)] == [("a", "unreachable")]
+
+
+async def test_calls_in_flight_when_an_upstream_dies_are_all_answered() -> None:
+    """A hundred at once: their repeats are not paid from the purse of ten, as the other upstream had none of them."""
+    fleet = Fleet(("a", fails(UpstreamFault("x")), {}), ("b", answers, {}))
+    assert await asyncio.gather(*(fleet.ask() for _ in range(200))) == ["by m"] * 200
+
+
+async def test_who_waits_for_a_lane_leaves_it_when_it_fails() -> None:
+    """Behind a limit of one at once, 99 wait; after three failures, of a second each, they are gone. But for the one
+    that got the permit of the third.
+    """
+
+    async def hangs(request: ChatRequest) -> ModelError:
+        await fleet.clock.sleep(1.0)
+        return CallTimeout("x", phase="first_byte")
+
+    fleet = Fleet(("a", hangs, {"limits": Limits(concurrency=1)}), ("b", answers, {}))
+    start = fleet.clock.now()
+    assert await asyncio.gather(*(fleet.ask() for _ in range(200))) == ["by m"] * 200
+    assert fleet.lanes.count("a") == FAILURES + 1 and fleet.clock.now() - start < FAILURES + 2
+
+
+async def test_while_everything_fails_repeats_stay_few() -> None:
+    """G4 with two upstreams: what goes elsewhere without being paid for ends with the other's rest."""
+    fleet = Fleet(("a", fails(UpstreamFault("x", status=500)), {}), ("b", fails(UpstreamFault("x", status=500)), {}))
+    firsts = 600
+    for _ in range(firsts):
+        with pytest.raises(UpstreamFault):
+            await fleet.ask()
+        await fleet.clock.sleep(0.1)
+    assert firsts <= len(fleet.asked) <= 1.1 * firsts + 10
+
+
+async def test_an_upstream_that_works_again_gets_its_share_again() -> None:
+    fleet = Fleet(("a", fails(Unreachable("x"), FAILURES), {}), ("b", answers, {}))
+    for _ in range(80):
+        await fleet.ask()
+        await fleet.clock.sleep(0.1)
+    assert 14 <= fleet.lanes[-30:].count("a") <= 16
+
+
+async def test_one_model_s_faults_leave_the_others_alone() -> None:
+    down = UpstreamFault("x", status=503)
+    fleet = Fleet(
+        ("a", lambda request: down if request.model == "n" else answers(request), {}), ("b", answers, {"tier": 2})
+    )
+    for _ in range(10):
+        await fleet.ask(ChatRequest(model="n", messages=ASK.messages))
+    fleet.asked.clear()
+    await fleet.ask()
+    await fleet.ask(ChatRequest(model="n", messages=ASK.messages))
+    assert fleet.asked == [("a", "m", 0), ("b", "n", 0)]
 
 
 async def test_a_refused_key_is_taken_out_and_said_once() -> None:

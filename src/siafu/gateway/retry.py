@@ -1,8 +1,9 @@
 """Asking again: the one place in the program that repeats a model call.
 
 Two kinds of failure. A fault (5xx, cut, malformed, timeout) costs one of the attempts of the step and is paid from
-the retry budget. A refusal for now (429, overloaded) is admission: the limiter holds everybody back, and the call
-asks again with its place kept, bounded by its deadline and by `patience`.
+the retry budget; with an empty one only another upstream or model is still asked, which had no try yet. A refusal for
+now (429, overloaded) is admission: the limiter holds everybody back, and the call asks again with its place kept,
+bounded by its deadline and by `patience`.
 """
 
 from __future__ import annotations
@@ -105,8 +106,10 @@ class Retrying:
                     if last is error:
                         raise
                     raise last from error
-                avoid = context.avoid if kind_of(error) == "admission" else (*context.avoid, error.lane)
-            context = msgspec.structs.replace(context, attempts=sent, since=progress.began, avoid=avoid)
+                tried = context.tried
+                if error.tried is not None and kind_of(error) != "admission":
+                    tried = (*tried, error.tried)
+            context = msgspec.structs.replace(context, attempts=sent, since=progress.began, tried=tried)
             if wait:
                 self._observer(
                     Waited(run=context.run, task=context.task, upstream=self._upstream, reason="backoff", seconds=wait)
@@ -116,7 +119,10 @@ class Retrying:
     def _may_repeat(self, error: ModelError, context: CallContext, at: float) -> bool:
         if context.deadline is not None and at >= context.deadline:
             return False
-        return kind_of(error) != "fault" or self._allowance.spend()
+        if kind_of(error) != "fault":
+            return True
+        paid = self._allowance.spend()  # also by who need not pay, so that those who must see what has been repeated
+        return paid or error.elsewhere
 
     def _last_word(self, error: ModelError, progress: Progress) -> ModelError:
         """The error to raise: a refusal that kept naming a quota is told as one."""

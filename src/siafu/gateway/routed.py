@@ -1,17 +1,18 @@
 """Several upstreams and keys behind one Endpoint: each call goes to one lane, and what fails there may go on elsewhere.
 
 A lane is one key at one upstream, with its own limits. This wrapper chooses; `Retrying` outside it asks again, told by
-the error whether another lane would take the call (`elsewhere`) and which one failed (`lane`).
+the error whether another lane or model would take the call (`elsewhere`) and what failed (`tried`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
 
-from siafu.errors import AccessRefused, ModelError, QuotaExhausted, RequestRefused, UnpricedModel
+from siafu.errors import AccessRefused, ModelError, Overloaded, QuotaExhausted, RequestRefused, Tried, UnpricedModel
 from siafu.gateway.chat import ChatRequest
 from siafu.gateway.endpoint import Reply
 from siafu.gateway.limits import Limited
@@ -20,9 +21,11 @@ from siafu.gateway.routing import Rule, Target, chain, pick
 from siafu.observe.calls import CallContext
 from siafu.observe.events import LaneClosed, Observer, Rerouted
 from siafu.pace.clock import Clock
+from siafu.pace.standing import Standing
 
 PATIENCE = 5.0  # seconds that a call waits for the model it wants before another model stands in
 NO_CREDIT = 60.0  # seconds until a key without credit is tried again
+MOST_STANDINGS = 1000
 _OTHERWISE = ("context_length_exceeded", "model_not_found", "deployment_not_found")
 
 
@@ -60,11 +63,18 @@ class Lane:
     def own_name(self, model: str) -> str:
         return model if self.models is None else self.models.get(model, model)
 
-    def closed_for(self, now: float) -> float:
-        """Seconds until it takes a call again; 0.0 = now, infinite = not by itself. A full lane is not closed: calls
-        queue there.
-        """
-        return max(0.0, self.shut_until - now, self.endpoint.pause(now))
+
+class _Option(NamedTuple):
+    """A model at a lane. shut: seconds for which a call is better not sent there, infinite = until its key is changed.
+    wait: seconds until it takes a call, those included that the call would wait there for. A full lane has none: calls
+    queue there.
+    """
+
+    lane: Lane
+    wanted: Target
+    tried: Tried | None
+    shut: float
+    wait: float
 
 
 class Routed:
@@ -75,82 +85,105 @@ class Routed:
         self._rules = rules
         self._clock = clock
         self._observer = observer
+        self._standings: dict[tuple[str, str], Standing] = {}  # (upstream, model) that failed last
 
     async def open(self, request: ChatRequest, context: CallContext) -> Reply:
         """Send `request` on one lane.
 
-        Raises: ModelError, with `lane` and `elsewhere`; RequestRefused when no upstream offers the model.
+        Raises: ModelError, with `tried` and `elsewhere`; RequestRefused when no upstream offers the model.
         """
         targets = chain(self._rules, request, context)
-        lane, wanted = self._choose(targets, context.avoid)
-        if wanted != targets[0] or context.avoid:
+        lane, wanted = self._choose(targets, context.tried)
+        if wanted != targets[0] or context.tried:
             self._observer(
                 Rerouted(run=context.run, task=context.task, wanted=targets[0].model, model=wanted.model, lane=lane.id)
             )
         name = lane.own_name(wanted.model)
         if name != request.model:
             request = msgspec.structs.replace(request, model=name)
+        place, sent_at = (lane.upstream, wanted.model), self._clock.now()
+        if place in self._standings:
+            self._standings[place].sending(sent_at)
         try:
-            return await lane.endpoint.open(request, context)
+            reply = await lane.endpoint.open(request, context)
         except ModelError as error:
-            self._shut(lane, error, context)
-            error.lane = lane.id
-            error.elsewhere = _movable(error) and self._elsewhere(targets, lane, error, context)
+            self._shut(lane, wanted, error, context, sent_at)
+            fault, widely = kind_of(error) == "fault", isinstance(error, RequestRefused | UnpricedModel)
+            error.tried = Tried(lane.upstream if fault or widely else lane.id, wanted.model, final=not fault)
+            tried = (*context.tried, error.tried)
+            error.elsewhere = _movable(error) and any(
+                not option.tried and option.wait <= 0.0 for option in self._options(targets, tried)
+            )
             raise
+        self._standings.pop(place, None)
+        return reply
 
-    def _choose(self, targets: Sequence[Target], avoid: Sequence[str]) -> tuple[Lane, Target]:
-        """The lane for a call. Lanes where it failed already come last. A lane that is closed for a while is only
-        chosen when no other takes the call sooner.
+    def _choose(self, targets: Sequence[Target], tried: Sequence[Tried]) -> tuple[Lane, Target]:
+        """Where a call goes: to the first model that has not failed it and that somebody takes now; with no such, to
+        the one that takes it soonest. For a short wait that an upstream asked for, no other model stands in; after a fault
+        one is rather asked of another upstream.
         """
-        now = self._clock.now()
-        every = [(lane, wanted) for wanted in targets for lane in self._offering(wanted)]
-        if not every:
+        options = self._options(targets, tried)
+        if not options:
             raise RequestRefused(
                 f"no upstream offers the model {targets[0].model!r}; see [upstreams] in siafu.toml", attempts=0
             )
+        faulty = {each.place for each in tried if not each.final}
         for wanted in targets:
-            fresh = [lane for lane in self._offering(wanted) if lane.id not in avoid]
-            if ready := [lane for lane in fresh if lane.closed_for(now) <= 0.0]:
-                return pick(ready), wanted
-            if soon := [(lane, wanted) for lane in fresh if lane.closed_for(now) <= PATIENCE]:
-                every = soon
+            fresh = [option for option in options if option.wanted is wanted and not option.tried]
+            if ready := [option.lane for option in fresh if option.wait <= 0.0]:
+                well = [lane for lane in ready if lane.upstream not in faulty]
+                return pick(well or ready), wanted
+            if soon := [option for option in fresh if option.shut <= 0.0 and option.wait <= PATIENCE]:
+                options = soon
                 break
-        lane, wanted = min(every, key=lambda one: (one[0].closed_for(now), one[0].id in avoid))
-        if math.isinf(lane.closed_for(now)):
+        best = min(options, key=lambda option: (option.tried is not None and option.tried.final, option.wait))
+        if math.isinf(best.shut):
             raise AccessRefused(
-                f"every key for {wanted.model!r} was refused by its upstream: set working ones", attempts=0
+                f"every key for {best.wanted.model!r} was refused by its upstream: set working ones", attempts=0
             )
-        return lane, wanted
+        return best.lane, best.wanted
 
-    def _offering(self, wanted: Target) -> Iterator[Lane]:
-        return (lane for lane in self.lanes if lane.offers(wanted))
+    def _options(self, targets: Sequence[Target], tried: Sequence[Tried]) -> list[_Option]:
+        """Everything that could answer, the best first."""
+        now, found = self._clock.now(), []
+        for wanted in targets:
+            failed = {each.place: each for each in tried if each.model == wanted.model}
+            for lane in self.lanes:
+                if lane.offers(wanted):
+                    standing = self._standings.get((lane.upstream, wanted.model))
+                    shut = max(0.0, lane.shut_until - now, standing.rests(now) if standing else 0.0)
+                    wait = max(shut, lane.endpoint.pause(now))
+                    found.append(_Option(lane, wanted, failed.get(lane.id) or failed.get(lane.upstream), shut, wait))
+        return found
 
-    def _shut(self, lane: Lane, error: ModelError, context: CallContext) -> None:
-        """Take a lane out that would refuse every call: when its key is refused, and for a while without credit."""
+    def _shut(self, lane: Lane, wanted: Target, error: ModelError, context: CallContext, sent_at: float) -> None:
+        """Take out what would fail every call: a key that is refused, and for a while one without credit, or a model
+        of an upstream that fails again and again. Who waits there chooses again.
+        """
         if error.attempts == 0:
             return
-        if isinstance(error, AccessRefused) and error.status == 401:
+        now, shut = self._clock.now(), [lane]
+        if kind_of(error) == "fault":
+            if not self._standing(lane.upstream, wanted.model).failed(sent_at, now):
+                return
+            shut = [each for each in self.lanes if each.upstream == lane.upstream]
+        elif isinstance(error, AccessRefused) and error.status == 401:
             lane.shut_until = math.inf
         elif isinstance(error, QuotaExhausted):
-            lane.shut_until = self._clock.now() + max(NO_CREDIT, error.wait or 0.0)
+            lane.shut_until = now + max(NO_CREDIT, error.wait or 0.0)
         else:
             return
-        self._observer(LaneClosed(run=context.run, lane=lane.id, reason=error.code))
+        for each in shut:
+            each.endpoint.turn_away(
+                lambda: Overloaded(f"{lane.id} takes no calls for now: {error.message}", attempts=0)
+            )
+        self._observer(LaneClosed(run=context.run, lane=shut[0].id, reason=error.code))
 
-    def _elsewhere(self, targets: Sequence[Target], failed: Lane, error: ModelError, context: CallContext) -> bool:
-        """Whether another lane would take the call now. What was refused as a request is not asked in the same words
-        of the same upstream again.
-        """
-        now = self._clock.now()
-        alike = failed.upstream if isinstance(error, RequestRefused | UnpricedModel) else None
-        return any(
-            lane is not failed
-            and lane.id not in context.avoid
-            and lane.closed_for(now) <= 0.0
-            and (lane.upstream != alike or wanted != targets[0])
-            for wanted in targets
-            for lane in self._offering(wanted)
-        )
+    def _standing(self, upstream: str, model: str) -> Standing:
+        if len(self._standings) >= MOST_STANDINGS:
+            del self._standings[next(iter(self._standings))]  # the oldest; it would be known again soon
+        return self._standings.setdefault((upstream, model), Standing())
 
 
 def _movable(error: ModelError) -> bool:

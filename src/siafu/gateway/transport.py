@@ -83,6 +83,7 @@ class Transport:
         first_byte = timeouts.first_byte or (timeouts.idle if request.stream else None)
         timeout = aiohttp.ClientTimeout(total=min(left, limit), connect=timeouts.connect, sock_read=first_byte)
         response: aiohttp.ClientResponse | None = None
+        lost: Exception | None = None  # on a kept connection: nobody knows whether the request arrived
         while response is None:
             sent, connection = self._clock.now(), _Connection()
             _connection.set(connection)
@@ -97,7 +98,8 @@ class Transport:
                 )
             except (aiohttp.ClientError, OSError) as error:
                 if not (connection.used and _was_closed(error) and self._clock.now() - sent < _AT_ONCE):
-                    raise call.translate(error, began=False) from None
+                    raise call.translate(lost or error, began=False) from None
+                lost = error
         try:
             return await self._receive(response, call)
         except (aiohttp.ClientError, OSError) as error:

@@ -7,6 +7,8 @@ from typing import Any
 
 import msgspec
 
+from siafu.errors import Tried
+
 
 class CallContext(msgspec.Struct, frozen=True, kw_only=True):
     """Labels and limits of one call. The gateway reads run, task, agent and role as opaque account labels.
@@ -19,7 +21,7 @@ class CallContext(msgspec.Struct, frozen=True, kw_only=True):
     priority: 1 (first) to 3 (last).
     since: when this call first asked for admission (monotonic seconds), so that one that was refused and asks again
     keeps its place; None = now. Only the gateway sets it.
-    avoid: lanes (upstreams and keys) on which this call has failed. Only the gateway sets it.
+    tried: where this call has failed. Only the gateway sets it.
     identity: a token that proves `user` to tools configured for it; never sent to models.
     effect_key: names this effect to a tool that does it once a key: the same for every attempt, "" = none.
     bound: arguments that trusted code gives to a tool beside those of the model.
@@ -37,7 +39,7 @@ class CallContext(msgspec.Struct, frozen=True, kw_only=True):
     attempts: int = 0
     priority: int = 2
     since: float | None = None
-    avoid: tuple[str, ...] = ()
+    tried: tuple[Tried, ...] = ()
     identity: str | None = None
     effect_key: str = ""
     bound: Mapping[str, Any] = {}
