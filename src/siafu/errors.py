@@ -48,7 +48,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 
 class SiafuError(Exception):
@@ -101,12 +101,21 @@ class IdentityInvalid(BoundaryError):
         self.reason = reason
 
 
+class Tried(NamedTuple):
+    """A model at `place`: an upstream, or one of its keys. `final`: asked again it would say the same."""
+
+    place: str
+    model: str
+    final: bool
+
+
 class ModelError(SiafuError):
     """A model call gave no answer.
 
     `status`: HTTP status, None when there was none. `provider_code`: the upstream's own word for it, at most 100
     characters. `wait`: seconds the upstream asked us to wait, None when it did not say. `attempts`: physical
-    requests made for this call.
+    requests made for this call. `tried`: what failed, of several upstreams, keys and models; `elsewhere`: another of
+    them would take the call.
     """
 
     code = "model_error"
@@ -125,6 +134,8 @@ class ModelError(SiafuError):
         self.provider_code = provider_code
         self.wait = wait
         self.attempts = attempts
+        self.tried: Tried | None = None
+        self.elsewhere = False
 
 
 class RateLimited(ModelError):

@@ -11,15 +11,14 @@ from typing import Any
 import msgspec
 
 from siafu.agents.task import ModelOptions, Surroundings, unaudited
-from siafu.config.settings import Settings, resolved
+from siafu.config.settings import Settings
 from siafu.config.simulated import NOTICE, simulated
+from siafu.config.upstreams import configured_ways, rules, timeouts, way
 from siafu.gateway.accounts import Accounts
-from siafu.gateway.client import Gateway, assemble
+from siafu.gateway.client import Gateway, Way, assemble
 from siafu.gateway.endpoint import Endpoint
-from siafu.gateway.limits import Limits
 from siafu.gateway.meter import MemoryLedger
-from siafu.gateway.pricing import Price, Prices
-from siafu.gateway.transport import Timeouts, Upstream
+from siafu.gateway.upstream import Upstream
 from siafu.observe.calls import CallContext
 from siafu.observe.events import Observer, nobody
 from siafu.pace.clock import SystemClock
@@ -76,10 +75,10 @@ async def opened(settings: Settings, plan: Plan) -> AsyncIterator[House]:
         base_url: str | None = None
         endpoint = plan.endpoint
         if endpoint is None:
-            upstream = await _upstream(settings, plan, stack)
-            base_url = upstream.base_url
+            ways = await _ways(settings, plan, stack)
+            base_url = ways[0].upstream.base_url
             gateway = build_gateway(
-                settings, upstream, MemoryLedger() if store is None else store.ledger, accounts, plan.observer
+                settings, ways, MemoryLedger() if store is None else store.ledger, accounts, plan.observer
             )
             stack.push_async_callback(gateway.aclose)
             endpoint = gateway
@@ -97,52 +96,22 @@ async def opened(settings: Settings, plan: Plan) -> AsyncIterator[House]:
         yield House(around=around, store=store, base_url=base_url)
 
 
-async def _upstream(settings: Settings, plan: Plan, stack: contextlib.AsyncExitStack) -> Upstream:
+async def _ways(settings: Settings, plan: Plan, stack: contextlib.AsyncExitStack) -> list[Way]:
     if not settings.simulated:
-        return configured_upstream(settings)
+        return configured_ways(settings)
     if plan.notice is not None:
         plan.notice(NOTICE)
     base_url = await stack.enter_async_context(simulated())
-    return Upstream(name="simulated", base_url=base_url, timeouts=_timeouts(settings))
-
-
-def configured_upstream(settings: Settings) -> Upstream:
-    """The upstream that the settings name. Raises: ConfigError when address, key or headers cannot be used."""
-    return Upstream(
-        name="default",
-        base_url=settings.base_url(),
-        key=settings.key(),
-        headers=resolved(settings.endpoint.headers, "endpoint.headers"),
-        timeouts=_timeouts(settings),
-    )
-
-
-def _timeouts(settings: Settings) -> Timeouts:
-    ends = settings.endpoint
-    return Timeouts(connect=ends.connect_seconds, idle=ends.idle_seconds, total=ends.total_seconds)
+    return [way(settings, Upstream(name="simulated", base_url=base_url, timeouts=timeouts(settings.endpoint)))]
 
 
 def build_gateway(
-    settings: Settings, upstream: Upstream, ledger: Ledger, accounts: Accounts, observer: Observer
+    settings: Settings, ways: Sequence[Way], ledger: Ledger, accounts: Accounts, observer: Observer
 ) -> Gateway:
-    """The gateway to one upstream under the settings' limits and prices."""
-    own = settings.limits
-    overrides = [
-        Price(
-            model=model,
-            input=price.input,
-            output=price.output,
-            cached=price.cached,
-            cache_write=price.cache_write,
-            date=price.date.isoformat(),
-            source="siafu.toml",
-        )
-        for model, price in settings.prices.items()
-    ]
+    """The gateway over `ways`, under the settings' routes."""
     return assemble(
-        upstream,
-        limits=Limits(concurrency=own.concurrency, rpm=own.rpm, max_wait=own.max_wait_seconds),
-        prices=Prices(overrides, base_url=upstream.base_url),
+        ways,
+        rules(settings),
         ledger=ledger,
         accounts=accounts,
         clock=SystemClock(),

@@ -41,6 +41,22 @@ class Waited(Event, frozen=True, kw_only=True):
     seconds: float = 0.0
 
 
+class Rerouted(Event, frozen=True, kw_only=True):
+    """A call goes to another lane or model than the one it wanted first. `lane`: where it goes."""
+
+    task: str = ""
+    wanted: str = ""
+    model: str = ""
+    lane: str = ""
+
+
+class LaneClosed(Event, frozen=True, kw_only=True):
+    """An upstream's key takes no calls for now. `reason`: access_refused, quota_exhausted."""
+
+    lane: str = ""
+    reason: str = ""
+
+
 class ToolCalled(Event, frozen=True, kw_only=True):
     task: str = ""
     role: str = ""
