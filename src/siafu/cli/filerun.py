@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 import typer
 
+from siafu.apps.costs.estimate import estimate_path, kept
 from siafu.apps.filerun.job import FileJob
 from siafu.apps.filerun.place import STDIN, Place
 from siafu.apps.filerun.prepare import FileOptions, Ready, ready
@@ -24,6 +25,7 @@ from siafu.apps.filerun.run import Outcome, nothing_left, run
 from siafu.apps.filerun.status import spent, status
 from siafu.border.money import PICO, json_usd, parse_usd, show_usd, to_usd
 from siafu.border.text import preview, printable
+from siafu.cli.cost_tables import estimate_json, print_comparison
 from siafu.cli.progress import Progress, span
 from siafu.config.assembly import House
 from siafu.errors import ConfigError, Interrupted
@@ -174,23 +176,32 @@ def show_status(job: FileJob, where: Place, *, as_json: bool) -> None:
         "bad_lines": found.bad,
         "left": found.left,
     }
+    expected = kept(estimate_path(where.folder.parent, where.run))
     if as_json:
-        typer.echo(encode({"run": where.run, **counts, **costs(found.spent)}))
+        told = {} if expected is None else {"estimate": estimate_json(expected)}
+        typer.echo(encode({"run": where.run, **counts, **costs(found.spent), **told}))
         return
     for name, count in counts.items():
         typer.echo(f"{name.replace('_', ' '):<10} {'?' if count is None else f'{count:,}'}")
     if found.spent is not None:
         typer.echo(f"{'spent':<10} {describe(found.spent)}")
+        if expected is not None:
+            spent = found.spent
+            typer.echo("")
+            print_comparison(expected, spent.calls, spent.input_tokens, spent.output_tokens, usd_text(spent))
 
 
 def describe(cost: Tally) -> str:
     """Calls, tokens and cost of all sessions, for people."""
-    usd = show_usd(cost.usd_pico)
-    if cost.unknown:
-        usd += f" to {show_usd(cost.usd_pico + cost.unknown_pico)}"
+    usd = usd_text(cost)
     if cost.unpriced:
         usd = f"cost unknown for {cost.unpriced:,} calls without a price" + (f", else {usd}" if cost.usd_pico else "")
     return f"{cost.calls:,} calls, {cost.input_tokens:,} + {cost.output_tokens:,} tokens, {usd}"
+
+
+def usd_text(cost: Tally) -> str:
+    """The cost of what has a price; an interval when usage is not known."""
+    return show_usd(cost.usd_pico) + (f" to {show_usd(cost.usd_pico + cost.unknown_pico)}" if cost.unknown else "")
 
 
 def _json(where: Place, outcome: Outcome, cost: Tally | None) -> str:

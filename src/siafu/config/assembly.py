@@ -122,11 +122,10 @@ def _timeouts(settings: Settings) -> Timeouts:
     return Timeouts(connect=ends.connect_seconds, idle=ends.idle_seconds, total=ends.total_seconds)
 
 
-def build_gateway(
-    settings: Settings, upstream: Upstream, ledger: Ledger, accounts: Accounts, observer: Observer
-) -> Gateway:
-    """The gateway to one upstream under the settings' limits and prices."""
-    own = settings.limits
+def configured_prices(settings: Settings, base_url: str | None = None) -> Prices:
+    """The settings' prices, then list prices at `base_url`; None = where the settings call models."""
+    if base_url is None:
+        base_url = "" if settings.simulated else settings.base_url()
     overrides = [
         Price(
             model=model,
@@ -139,10 +138,18 @@ def build_gateway(
         )
         for model, price in settings.prices.items()
     ]
+    return Prices(overrides, base_url=base_url)
+
+
+def build_gateway(
+    settings: Settings, upstream: Upstream, ledger: Ledger, accounts: Accounts, observer: Observer
+) -> Gateway:
+    """The gateway to one upstream under the settings' limits and prices."""
+    own = settings.limits
     return assemble(
         upstream,
         limits=Limits(concurrency=own.concurrency, rpm=own.rpm, max_wait=own.max_wait_seconds),
-        prices=Prices(overrides, base_url=upstream.base_url),
+        prices=configured_prices(settings, upstream.base_url),
         ledger=ledger,
         accounts=accounts,
         clock=SystemClock(),
