@@ -60,6 +60,9 @@ def run(
     concurrency: int | None = typer.Option(None, min=1, max=10_000, help="Calls at once. Default: 100"),
     rpm: float | None = typer.Option(None, help="Requests a minute. Default: learned from the endpoint's 429s"),
     budget: str | None = typer.Option(None, help='Stop before this is spent, such as "5 USD".'),
+    budget_per_item: str | None = typer.Option(
+        None, "--budget-per-item", help="What one line may cost; it fails rather than pass that."
+    ),
     allow_unpriced: bool = typer.Option(False, "--allow-unpriced", help="Under a budget, also models without a price."),
     model: str | None = typer.Option(None, help="Ask this model, whatever the lines say."),
     base_url: str | None = typer.Option(None, help="The endpoint, such as https://host/v1. Default: from the settings"),
@@ -76,7 +79,7 @@ def run(
     from siafu.apps.filerun.prepare import FileOptions
     from siafu.border.money import parse_usd
     from siafu.cli.filerun import run_file
-    from siafu.config.assembly import Plan, opened
+    from siafu.config.assembly import Plan, check_prices, opened
     from siafu.config.settings import load
     from siafu.swarm.options import MapOptions
 
@@ -84,24 +87,30 @@ def run(
     settings = load(config=config, flags=flags)
     where = _place(file, out, errors, settings.home)
     budget_pico = None if budget is None else parse_usd(budget)
+    per_item_pico = None if budget_per_item is None else parse_usd(budget_per_item)
+
+    job = BatchJob(where.run, model)
 
     def open_house(progress: Progress) -> AbstractAsyncContextManager[House]:
         plan = Plan(
             run=where.run,
             journal=where.journal,
             budget_pico=budget_pico,
+            per_item_pico=per_item_pico,
             allow_unpriced=allow_unpriced,
             observer=progress,
             notice=progress.note,
         )
+        check_prices(settings, plan, job.models)
         return opened(settings, plan)
 
     run_file(
-        BatchJob(where.run, model),
+        job,
         where,
         FileOptions(strict=strict, retry_failed=retry_failed, fresh=fresh, limit=limit),
         MapOptions(concurrency=settings.limits.concurrency),
         open_house,
+        budget_pico=budget_pico,
         quiet=quiet,
         as_json=json,
     )

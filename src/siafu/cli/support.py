@@ -83,6 +83,9 @@ def run(
     concurrency: int | None = typer.Option(None, min=1, max=10_000, help="Requests at once. Default: 100"),
     rpm: float | None = typer.Option(None, help="Model calls a minute. Default: learned from the endpoint's 429s"),
     budget: str | None = typer.Option(None, help='Stop before this is spent, such as "2 USD".'),
+    budget_per_item: str | None = typer.Option(
+        None, "--budget-per-item", help="What one request may cost; it fails rather than pass that."
+    ),
     allow_unpriced: bool = typer.Option(False, "--allow-unpriced", help="Under a budget, also models without a price."),
     strong: str | None = Strong,
     cheap: str | None = Cheap,
@@ -109,12 +112,13 @@ def run(
     from siafu.apps.support.requests import Answer
     from siafu.border.money import parse_usd
     from siafu.cli.filerun import parse_duration, run_file
-    from siafu.config.assembly import Plan
+    from siafu.config.assembly import Plan, check_prices
     from siafu.swarm.options import MapOptions
 
     settings = _settings(config, base_url, strong, cheap, concurrency=concurrency, rpm=rpm)
     where = place(source, out, None, settings.home)
     budget_pico = None if budget is None else parse_usd(budget)
+    per_item_pico = None if budget_per_item is None else parse_usd(budget_per_item)
     job = SupportJob(_support(settings))
 
     def open_house(progress: Progress) -> AbstractAsyncContextManager[House]:
@@ -122,10 +126,12 @@ def run(
             run=where.run,
             journal=where.journal,
             budget_pico=budget_pico,
+            per_item_pico=per_item_pico,
             allow_unpriced=allow_unpriced,
             observer=progress,
             notice=progress.note,
         )
+        check_prices(settings, plan, (settings.model("strong"), settings.model("cheap")))
         return _opened(settings, job, plan, database)
 
     files = FileOptions(strict=strict, retry_failed=retry_failed, fresh=fresh, limit=limit)
@@ -135,7 +141,7 @@ def run(
         value_type=Answer,
         wait_approvals=None if wait_approvals is None else parse_duration(wait_approvals),
     )
-    run_file(job, where, files, options, open_house, quiet=quiet, as_json=json)
+    run_file(job, where, files, options, open_house, budget_pico=budget_pico, quiet=quiet, as_json=json)
 
 
 @app.command(

@@ -14,6 +14,7 @@ from siafu.gateway.limits import Limited, Limits
 from siafu.gateway.meter import Books, Metered
 from siafu.gateway.pricing import Prices
 from siafu.gateway.retry import Retrying, RetryRules
+from siafu.gateway.thrift import Thrift, Thrifty
 from siafu.gateway.transport import Transport, Upstream
 from siafu.observe.calls import CallContext
 from siafu.observe.events import Observer
@@ -47,14 +48,16 @@ def assemble(  # noqa: PLR0913 (the one place where everything meets)
     clock: Clock,
     rng: Random,
     observer: Observer,
+    thrift: Thrift | None = None,
 ) -> Gateway:
-    """The gateway for one upstream."""
+    """The gateway for one upstream. thrift: None = there is no soft limit."""
     name = upstream.name
     transport = Transport(upstream, clock)
     rules = RetryRules(max_wait=limits.max_wait)
     books = Books(prices=prices, ledger=ledger, accounts=accounts)
     outermost_first: list[Callable[[Endpoint], Endpoint]] = [
         lambda inner: Deadlined(inner, clock),
+        *([] if thrift is None else [lambda inner: Thrifty(inner, thrift, accounts, observer)]),
         lambda inner: Retrying(inner, rules, clock=clock, rng=rng, upstream=name, observer=observer),
         lambda inner: Limited(inner, limits, clock=clock, rng=rng, upstream=name, observer=observer),
         lambda inner: Metered(inner, books, clock=clock, upstream=name, observer=observer),

@@ -41,6 +41,14 @@ class Waited(Event, frozen=True, kw_only=True):
     seconds: float = 0.0
 
 
+class CheaperModel(Event, frozen=True, kw_only=True):
+    """A budget is nearly used: calls for `model` go to `instead`, from this one on. Told once a run and model."""
+
+    task: str = ""
+    model: str = ""
+    instead: str = ""
+
+
 class ToolCalled(Event, frozen=True, kw_only=True):
     task: str = ""
     role: str = ""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import msgspec
 
@@ -168,7 +168,7 @@ class Spending:
         ((mean,),) = self._rows(f"SELECT AVG(seconds) {_FROM} AND outcome = 'ok'", 0.0, 1e12, run, run)
         return None if mean is None else float(mean)
 
-    def _rows(self, query: str, *values: str | float | None) -> Iterator[tuple[str, ...]]:
+    def _rows(self, query: str, *values: str | float | None) -> Iterator[tuple[Any, ...]]:
         try:
             yield from self._db.execute(query, values)
         except sqlite3.Error as error:

@@ -21,8 +21,8 @@ class Group(msgspec.Struct, frozen=True):
 
 class CostReport(msgspec.Struct, frozen=True, kw_only=True):
     """total: of all attempts of the journals that could be read; exactly the sum of `groups`. groups: the dearest
-    first, or by day. waste: attempts that became nobody's answer, the most frequent first. unread: journals that could not be
-    read, and why.
+    first, or by day. waste: attempts that became nobody's answer, the most frequent first. unread: journals that
+    could not be read, and why.
     """
 
     total: Sums
