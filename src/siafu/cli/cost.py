@@ -200,7 +200,7 @@ def what_if(
         raise InputError(
             f"no journal in {settings.home} holds a run {preview(run, 60)!r}; see: siafu cost report --by run"
         )
-    found = priced(journal, place.name, names, {name: prices.rates(name, now) for name in names})
+    found = priced(journal, place.name, {name: prices.rates(name, now) for name in names})
     if as_json:
         print_json(what_if_json(found))
     else:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -42,13 +42,14 @@ class WhatIf(msgspec.Struct, frozen=True, kw_only=True):
         return MONTH_HOURS * self.hourly
 
 
-def what_if(path: Path, run: str, models: Sequence[str], rates: Mapping[str, Rates | None]) -> WhatIf:
-    """The measured calls of `run` in the journal at `path`, priced by each of `models`. Blocks.
+def what_if(path: Path, run: str, rates: Mapping[str, Rates | None]) -> WhatIf:
+    """The measured calls of `run` in the journal at `path`, priced by each model of `rates`; None = it has no price.
+    Blocks.
 
     Raises: InputError when no call of it was measured; StoreError.
     """
-    total, answers, costs = Sums(), Sums(), dict.fromkeys(models, 0)
-    priced = [(model, found) for model in models if (found := rates[model]) is not None]
+    total, answers, costs = Sums(), Sums(), dict.fromkeys(rates, 0)
+    priced = [(model, found) for model, found in rates.items() if found is not None]
     with Spending(path) as ledger:
         for part in ledger.parts((), run=run):
             total += part.sums
@@ -66,5 +67,5 @@ def what_if(path: Path, run: str, models: Sequence[str], rates: Mapping[str, Rat
         measured=answers,
         left_out=total.calls - known,
         work=work,
-        usd_pico={model: costs[model] if rates[model] is not None else None for model in models},
+        usd_pico={model: None if found is None else costs[model] for model, found in rates.items()},
     )
