@@ -145,7 +145,7 @@ async def journal(path: Path, calls: list[tuple[int, int, int, int | None]]) -> 
                 model="m",
                 opened_at=100.0,
                 reserved_pico=7 * PICO,
-            )  # fmt: skip
+            )
         )
         run.ledger.settle(
             AttemptSettled(
@@ -158,7 +158,7 @@ async def journal(path: Path, calls: list[tuple[int, int, int, int | None]]) -> 
                 usage_known=usd is not None,
                 usd_pico=usd,
                 seconds=1.0,
-            )  # fmt: skip
+            )
         )
     await run.aclose()
     return path

@@ -86,8 +86,8 @@ def many(path: Path, lines: int) -> tuple[int, int]:
             db.execute(
                 "INSERT INTO attempt (attempt, run, task, step, agent, role, upstream, model, opened_at, reserved_pico,"
                 " outcome, usage_known, usd_pico) VALUES (?, 1, ?, '#0', '', ?, 'u', ?, ?, ?, 'ok', ?, ?)",
-                (f"x{number}", f"t{number // 2}", f"role{number % 7}", f"모델{number % 5}", number * 10.0, 2 * usd, sure,
-                 usd if sure else 2 * usd),
+                (f"x{number}", f"t{number // 2}", f"role{number % 7}", f"모델{number % 5}", number * 10.0, 2 * usd,
+                 sure, usd if sure else 2 * usd),
             )  # fmt: skip
         db.commit()
     return known, unknown

@@ -129,7 +129,7 @@ def estimate(
     config: Path | None = Config,
     as_json: bool = AsJson,
 ) -> None:
-    """Say what a file will cost: agents, calls, tokens, dollars, minutes."""
+    """Say what a file will cost, before it is run."""
     from siafu.apps.costs.estimate import Pace, estimate_path, keep, loads, past
     from siafu.apps.costs.estimate import estimate as estimated
     from siafu.apps.filerun.place import opened, run_name

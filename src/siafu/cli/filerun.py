@@ -125,10 +125,10 @@ def _again(argv: Sequence[str], *, budget: int | None = None) -> str:
 
 def _with_budget(words: Sequence[str], budget: int) -> list[str]:
     """`words` with `budget` in place of the one that they name."""
-    changed, before = [], ""
+    amount, changed, before = f"{to_usd(budget):f} USD", [], ""
     for word in words:
-        head = "" if before == "--budget" else word[:9]
-        changed.append(f"{head}{to_usd(budget):f} USD" if head in ("", "--budget=") else word)
+        inline = f"--budget={amount}" if word.startswith("--budget=") else word
+        changed.append(amount if before == "--budget" else inline)
         before = word
     return changed
 

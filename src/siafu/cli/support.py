@@ -56,6 +56,13 @@ Database = typer.Option(
     show_default=False,
     show_envvar=True,
 )
+PerItem = typer.Option(None, "--budget-per-item", help="What one request may cost; it fails rather than pass that.")
+WaitApprovals = typer.Option(
+    None,
+    "--wait-approvals",
+    metavar="DURATION",
+    help="When all else is done, so long go on with requests as people decide: 90s, 30m, 2h. Default: the next run",
+)
 Config = typer.Option(None, "--config", help="Settings file. Default: ./siafu.toml", show_default=False)
 AsJson = typer.Option(False, "--json", help="Print JSON.")
 
@@ -83,9 +90,7 @@ def run(
     concurrency: int | None = typer.Option(None, min=1, max=10_000, help="Requests at once. Default: 100"),
     rpm: float | None = typer.Option(None, help="Model calls a minute. Default: learned from the endpoint's 429s"),
     budget: str | None = typer.Option(None, help='Stop before this is spent, such as "2 USD".'),
-    budget_per_item: str | None = typer.Option(
-        None, "--budget-per-item", help="What one request may cost; it fails rather than pass that."
-    ),
+    budget_per_item: str | None = PerItem,
     allow_unpriced: bool = typer.Option(False, "--allow-unpriced", help="Under a budget, also models without a price."),
     strong: str | None = Strong,
     cheap: str | None = Cheap,
@@ -94,12 +99,7 @@ def run(
     limit: int | None = typer.Option(None, min=1, help="Only the first so many lines."),
     strict: bool = typer.Option(False, "--strict", help="Refuse a file with a line that cannot be used."),
     retry_failed: bool = typer.Option(False, "--retry-failed", help="Run failed requests again."),
-    wait_approvals: str | None = typer.Option(
-        None,
-        "--wait-approvals",
-        metavar="DURATION",
-        help="When all else is done, so long go on with requests as people decide: 90s, 30m, 2h. Default: the next run",
-    ),
+    wait_approvals: str | None = WaitApprovals,
     fresh: bool = typer.Option(False, "--fresh", help="Start over; what is there is kept as *.bak-N."),
     config: Path | None = Config,
     json: bool = AsJson,
@@ -118,7 +118,6 @@ def run(
     settings = _settings(config, base_url, strong, cheap, concurrency=concurrency, rpm=rpm)
     where = place(source, out, None, settings.home)
     budget_pico = None if budget is None else parse_usd(budget)
-    per_item_pico = None if budget_per_item is None else parse_usd(budget_per_item)
     job = SupportJob(_support(settings))
 
     def open_house(progress: Progress) -> AbstractAsyncContextManager[House]:
@@ -126,7 +125,7 @@ def run(
             run=where.run,
             journal=where.journal,
             budget_pico=budget_pico,
-            per_item_pico=per_item_pico,
+            per_item_pico=None if budget_per_item is None else parse_usd(budget_per_item),
             allow_unpriced=allow_unpriced,
             observer=progress,
             notice=progress.note,
