@@ -19,7 +19,7 @@ from siafu.apps.filerun.job import Plan
 from siafu.border.money import show_usd
 from siafu.border.text import printable
 from siafu.errors import ApprovalPending
-from siafu.observe.events import AttemptEnded, Event, ItemEnded, ItemStarted, Waited
+from siafu.observe.events import AttemptEnded, CheaperModel, Event, ItemEnded, ItemStarted, Waited
 from siafu.swarm.results import MapResult
 
 LINE_SECONDS = 5.0
@@ -170,6 +170,8 @@ class Progress:
 
     def __call__(self, event: Event) -> None:
         self.counts.saw(event)
+        if isinstance(event, CheaperModel):
+            self.note(f"most of a budget is used: {event.instead} is asked instead of {event.model} from now on")
         if isinstance(event, Waited):
             if event.reason == "waiting" and not self._asked:
                 self._asked = True

@@ -120,8 +120,8 @@ class Routed:
 
     def _choose(self, targets: Sequence[Target], tried: Sequence[Tried]) -> tuple[Lane, Target]:
         """Where a call goes: to the first model that has not failed it and that somebody takes now; with no such, to
-        the one that takes it soonest. For a short wait that an upstream asked for, no other model stands in; after a fault
-        one is rather asked of another upstream.
+        the one that takes it soonest. For a short wait that an upstream asked for, no other model stands in; after a
+        fault one is rather asked of another upstream.
         """
         options = self._options(targets, tried)
         if not options:

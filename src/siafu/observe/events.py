@@ -57,6 +57,14 @@ class LaneClosed(Event, frozen=True, kw_only=True):
     reason: str = ""
 
 
+class CheaperModel(Event, frozen=True, kw_only=True):
+    """A budget is nearly used: calls for `model` go to `instead`, from this one on. Told once a run and model."""
+
+    task: str = ""
+    model: str = ""
+    instead: str = ""
+
+
 class ToolCalled(Event, frozen=True, kw_only=True):
     task: str = ""
     role: str = ""
