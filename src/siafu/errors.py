@@ -102,9 +102,9 @@ class IdentityInvalid(BoundaryError):
 class ModelError(SiafuError):
     """A model call gave no answer.
 
-    `status`: HTTP status, None when there was none. `provider_code`: the upstream's own word for it, at most 100
-    characters. `wait`: seconds the upstream asked us to wait, None when it did not say. `attempts`: physical
-    requests made for this call.
+    `status`: HTTP status, None when there was none. `provider_code`: the upstream's own word for it, `param`: the field
+    of the request that it names; each at most 100 characters. `wait`: seconds the upstream asked us to wait, None when
+    it did not say. `attempts`: physical requests made for this call.
     """
 
     code = "model_error"
@@ -115,12 +115,14 @@ class ModelError(SiafuError):
         *,
         status: int | None = None,
         provider_code: str | None = None,
+        param: str | None = None,
         wait: float | None = None,
         attempts: int = 1,
     ) -> None:
         super().__init__(message)
         self.status = status
         self.provider_code = provider_code
+        self.param = param
         self.wait = wait
         self.attempts = attempts
 
