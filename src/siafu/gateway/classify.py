@@ -65,8 +65,8 @@ _WORDS = {
 
 
 class Detail(msgspec.Struct, frozen=True, kw_only=True):
-    """What an error object says. `words`: its code, type and status. `number`: a code that is one. `param`: the field of
-    the request that it names.
+    """What an error object says. `words`: its code, type and status. `number`: a code that is one. `param`: the field
+    of the request that it names.
     """
 
     text: str = ""
