@@ -95,6 +95,7 @@ class App:
 
     async def _serve(self, x: Exchange) -> None:
         path, method = x.scope["path"], x.scope["method"]
+        x.check_headers()
         check_browser(x.header(b"host"), x.header(b"origin"), self._hosts, loopback=self._loopback)
         if path == CHAT and method == "POST":
             await self._chat(x)
@@ -196,15 +197,15 @@ class App:
         message = f"{len(self._running)} requests are being worked on or wait ({waiting}), as many as may; try again"
         return Refused(429, message, code="queue_full", wait=1.0 + math.log2(1 + waiting))
 
-    def _stopping(self) -> Refused:
-        message = "this server is stopping and takes no new requests; another may have taken over"
+    def _stopping(self, what: str = "takes no new requests") -> Refused:
+        message = f"this server is stopping and {what}; try again, another may have taken over"
         return Refused(503, message, code="stopping", wait=COMING_BACK)
 
     def _cut(self, x: Exchange) -> Refused:
         if x.why == "queue":
             message = f"the request waited {self._bounds.queue_seconds:g} s and could not be sent; try again"
             return Refused(429, message, code="queue_timeout", wait=COMING_BACK)
-        return self._stopping()
+        return self._stopping("ended this request before its time")
 
     async def _tell(self, x: Exchange, refused: Refused) -> None:
         """Say it to the client as far as that is possible; one that has gone is told nothing."""

@@ -19,6 +19,7 @@ Header = tuple[bytes, bytes]
 Why = Literal["", "gone", "queue", "stop"]
 
 MAX_BODY = 32 * 2**20
+MAX_HEADERS = 16 * 1024  # bytes of a request line and its headers
 BODY_SECONDS = 60.0  # for a request's body to arrive
 SEND_SECONDS = 60.0  # for a client to take in a piece of its answer
 _JSON = (b"content-type", b"application/json")
@@ -57,6 +58,11 @@ class Exchange:
         if len(found) > 1:
             raise Refused(400, f"the header {name.decode()} stands {len(found)} times", code="bad_header", again=False)
         return found[0].decode("latin-1").strip() if found else ""
+
+    def check_headers(self) -> None:
+        """Raises: Refused when they are too large. (The server's own limit is for those that have not ended.)"""
+        if sum(len(name) + len(value) for name, value in self.scope["headers"]) > MAX_HEADERS:
+            raise Refused(431, f"headers may have at most {MAX_HEADERS:,} bytes", code="too_large", again=False)
 
     def cancel(self, why: Why) -> None:
         """End the work on it. Does nothing the second time."""
@@ -135,4 +141,4 @@ class Exchange:
 
 
 def _too_large() -> Refused:
-    return Refused(413, f"a body may have {MAX_BODY:,} bytes", code="too_large", again=False)
+    return Refused(413, f"a body may have at most {MAX_BODY:,} bytes", code="too_large", again=False)

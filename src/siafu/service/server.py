@@ -15,8 +15,8 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from siafu.service.app import App
+from siafu.service.exchange import MAX_HEADERS
 
-MAX_HEADERS = 16 * 1024  # bytes of a request line and its headers
 HEADER_SECONDS = 10.0  # for these to arrive
 IDLE_SECONDS = 75.0  # an unused connection is kept, longer than clients keep theirs
 MAX_CONNECTIONS = 20_000

@@ -29,6 +29,6 @@ def charged_in(path: Path, run: str, key: str, since: float) -> tuple[int, int]:
     """
     if not path.exists():
         return 0, 0
-    with closing(open_reader(path)) as db:
+    with closing(open_reader(path.resolve())) as db:
         found = db.execute("SELECT id FROM run WHERE name = ?", (run,)).fetchone()
         return charged(db, found[0], key, since) if found else (0, 0)
