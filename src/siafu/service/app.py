@@ -57,7 +57,7 @@ class App:
         self._clock = parts.clock
         self._ring = ring
         self._bounds = bounds
-        self._hosts = frozenset(name.lower() for name in (*HERE, *hosts))
+        self._hosts = frozenset(name.lower() for name in (*hosts, *(HERE if loopback else ())))
         self._loopback = loopback
         self._budgets = Budgets(parts.accounts, parts.spent, parts.clock)
         self._models = Models(parts.models, () if isinstance(parts.support, str) else (SUPPORT,), parts.clock)
