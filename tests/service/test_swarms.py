@@ -35,7 +35,13 @@ class Fake(SupportSwarm):
     async def ask(self, request: CustomerRequest, *, run: str, tenant: str) -> MapResult:
         self.asked.append((request, run))
         answer = Answer(
-            outcome="answered", category="shipping", priority=2, answer="오늘 와요", model_used="m", steps=2, tool_calls=1
+            outcome="answered",
+            category="shipping",
+            priority=2,
+            answer="오늘 와요",
+            model_used="m",
+            steps=2,
+            tool_calls=1,
         )
         return MapResult(
             key=request.id,

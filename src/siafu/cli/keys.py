@@ -89,7 +89,14 @@ def create(
     return None
 
 
-@app.command("list")
+@app.command(
+    "list",
+    epilog="""\b
+Examples:
+  siafu keys list
+  siafu keys list --json
+""",
+)
 def list_keys(config: Path | None = Config, json: bool = AsJson) -> None:
     """List all keys, also those that are expired or revoked."""
     keys = _with_keys(_settings(config), lambda keys: keys.all())
@@ -136,7 +143,10 @@ def revoke(
     config: Path | None = Config,
     json: bool = AsJson,
 ) -> None:
-    """Take a key back, for ever. A running server refuses it within a second."""
+    """Take a key back, for ever.
+
+    A running server refuses it within a second.
+    """
 
     async def take(keys: ClientKeys) -> ClientKey:
         key = the_one(await keys.all(), id, "client key", key=lambda each: each.id, see="siafu keys list")
@@ -151,16 +161,18 @@ def revoke(
 @app.command(
     epilog="""\b
 Examples:
-  curl URL/v1/chat/completions -H "x-siafu-customer: $(siafu keys sign --customer kim)" ...
+  siafu keys sign --customer kim --minutes 5
+  curl URL/v1/chat/completions \\
+    -H "x-siafu-customer: $(siafu keys sign --customer kim)" ...
 """
 )
 def sign(
     customer: str = typer.Option(..., "--customer", help="Who the requests are for."),
     minutes: float = typer.Option(15, help="How long it is valid; at most 60."),
 ) -> None:
-    """Sign who a customer is, for the header x-siafu-customer of a request to siafu/support.
+    """Sign who a customer is.
 
-    With SIAFU_IDENTITY_KEY, which the server has too. A program makes the same with any JWT library: HS256, aud
+    For the header x-siafu-customer of a request to siafu/support; with SIAFU_IDENTITY_KEY, which the server has too. A program makes the same with any JWT library: HS256, aud
     "siafu-serve", sub the customer, scope "", iat and exp.
     """
     from siafu.border.identity import mint

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from functools import partial
 
 import msgspec
 
@@ -92,10 +92,7 @@ async def serving(settings: Settings) -> AsyncIterator[Serving]:
         support = await stack.enter_async_context(support_swarm(settings, gateway))
 
         async def spent(key: str, since: float) -> tuple[int, int]:
-            def query(db: sqlite3.Connection) -> tuple[int, int]:
-                return charged(db, run.id, key, since)
-
-            return await store.read(query)
+            return await store.read(partial(charged, run=run.id, key=key, since=since))
 
         async def models() -> Sequence[str]:
             return (await listing.models()).models

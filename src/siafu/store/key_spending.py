@@ -16,7 +16,7 @@ FROM (SELECT opened_at, CASE WHEN outcome IS NULL THEN reserved_pico ELSE usd_pi
 """
 
 
-def charged(db: sqlite3.Connection, run: int, key: str, since: float) -> tuple[int, int]:
+def charged(db: sqlite3.Connection, *, run: int, key: str, since: float) -> tuple[int, int]:
     """Pico-dollars charged to a key before and from `since` (seconds since 1970)."""
     before, after = db.execute(_CHARGED, (run, f"{key}/", f"{key}0", since)).fetchone()
     return before, after
@@ -31,4 +31,4 @@ def charged_in(path: Path, run: str, key: str, since: float) -> tuple[int, int]:
         return 0, 0
     with closing(open_reader(path.resolve())) as db:
         found = db.execute("SELECT id FROM run WHERE name = ?", (run,)).fetchone()
-        return charged(db, found[0], key, since) if found else (0, 0)
+        return charged(db, run=found[0], key=key, since=since) if found else (0, 0)
