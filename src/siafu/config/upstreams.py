@@ -32,7 +32,7 @@ def configured_ways(settings: Settings) -> list[Way]:
         headers=resolved(settings.endpoint.headers, "endpoint.headers"),
         timeouts=timeouts(settings.endpoint),
     )
-    return [way(settings, upstream)]
+    return [way_to(settings, upstream)]
 
 
 def _ways_of(settings: Settings, name: str, own: UpstreamSettings) -> list[Way]:
@@ -64,7 +64,7 @@ def _ways_of(settings: Settings, name: str, own: UpstreamSettings) -> list[Way]:
     ]
 
 
-def way(settings: Settings, upstream: Upstream, own: UpstreamSettings | None = None, *, id: str = "") -> Way:
+def way_to(settings: Settings, upstream: Upstream, own: UpstreamSettings | None = None, *, id: str = "") -> Way:
     """The way to `upstream` under the settings' limits and prices, and its own."""
     shared, models = settings.limits, None if own is None else own.models
     return Way(
