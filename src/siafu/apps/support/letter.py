@@ -6,12 +6,14 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
+from siafu.apps.support.claims import claims_payment
 from siafu.apps.support.requests import Refund
 from siafu.apps.support.routes import Route
 from siafu.apps.support.shop.orders import money_text
 from siafu.apps.support.shop.refusal import Reason, Why
+from siafu.border.identity import Amount
 from siafu.border.secrets import redact
 
 Say = tuple[str, str]  # Korean, English
@@ -146,12 +148,21 @@ _LINK = re.compile(
 )
 
 
-def letter(route: Route, refunds: Sequence[Refund], ticket: str | None, text: str, *, korean: bool) -> str:
-    """The answer that goes out. `text`: the model's.
+def letter(
+    route: Route,
+    refunds: Sequence[Refund],
+    ticket: str | None,
+    text: str,
+    *,
+    korean: bool,
+    shown: Collection[Amount] = (),
+) -> str:
+    """The answer that goes out. `text`: the model's. `shown`: refunds that tools have shown, as in `claims_payment`.
 
     Where money can move it begins with what became of it, and where a request is handed over, with the ticket. The
     model's words follow unless a refund was tried and not paid, or the request could not be handed over: then they
-    could only promise what is not so.
+    could only promise what is not so. Where no money can move, words that claim a payment are followed by a sentence
+    that denies it.
     """
     facts = [_told(refund, korean) for refund in refunds]
     trusted = all(refund.state == "paid" for refund in refunds)
@@ -161,6 +172,8 @@ def letter(route: Route, refunds: Sequence[Refund], ticket: str | None, text: st
         facts.append(_say(HANDED_OVER if ticket else NOT_HANDED_OVER, korean, ticket=ticket))
         trusted = trusted and ticket is not None
     parts = [*dict.fromkeys(facts), *([_outbound(text)] if trusted else [])]
+    if trusted and not route.refunds and claims_payment(text, shown):
+        parts.append(_say(NOTHING_PAID, korean))
     return "\n\n".join(part for part in parts if part.strip())
 
 
