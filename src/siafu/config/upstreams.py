@@ -57,7 +57,7 @@ def _ways_of(settings: Settings, name: str, own: UpstreamSettings) -> list[Way]:
         ca_file=own.ca_file,
     )
     return [
-        way(
+        way_to(
             settings, msgspec.structs.replace(upstream, key=key), own, id=name if len(keys) == 1 else f"{name}#{number}"
         )
         for number, key in enumerate(keys, 1)
