@@ -9,7 +9,7 @@ import shlex
 import shutil
 import signal
 import sys
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
@@ -175,12 +175,22 @@ def show_status(job: FileJob, where: Place, *, as_json: bool) -> None:
         "left": found.left,
     }
     if as_json:
-        typer.echo(encode({"run": where.run, **counts, **costs(found.spent)}))
+        typer.echo(encode({"run": where.run, **counts, **costs(found.spent), "upstreams": found.upstreams}))
         return
     for name, count in counts.items():
         typer.echo(f"{name.replace('_', ' '):<10} {'?' if count is None else f'{count:,}'}")
     if found.spent is not None:
         typer.echo(f"{'spent':<10} {describe(found.spent)}")
+    if len(found.upstreams) > 1:
+        for name, ended in found.upstreams.items():
+            typer.echo(printable(f"{'at':<10} {name}: {_ended(ended)}"))
+
+
+def _ended(ended: Mapping[str, int]) -> str:
+    """How attempts ended at one upstream, for people."""
+    others = ", ".join(f"{count:,} x {code}" for code, count in ended.items() if code != "ok")
+    answered = f"{ended.get('ok', 0):,} of {sum(ended.values()):,} calls answered"
+    return f"{answered} ({others})" if others else answered
 
 
 def describe(cost: Tally) -> str:
