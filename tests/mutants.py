@@ -80,8 +80,8 @@ def _amounts_read_as_floats(patch: Patch) -> None:
 def _money_acknowledged_first(patch: Patch) -> None:
     take = Books.take
 
-    def mutant(self: Books, tx: Transaction, refund_id: str, *, seen: int) -> Intent | Refusal | None:
-        taken = take(self, tx, refund_id, seen=seen)
+    def mutant(self: Books, tx: Transaction, refund_id: str, **seen: Any) -> Intent | Refusal | None:
+        taken = take(self, tx, refund_id, **seen)
         if isinstance(taken, Intent):
             self.settle(tx, taken, Paid(id=refund_id, payment="", amount=0, currency="", reference=""))
         return taken
@@ -137,8 +137,8 @@ def _tool_amounts_in_floats(patch: Patch) -> None:
 def _tool_acknowledged_first(patch: Patch) -> None:
     claim = EffectStore.claim
 
-    async def mutant(self: EffectStore, ask: EffectAsk) -> Verdict:
-        verdict = await claim(self, ask)
+    async def mutant(self: EffectStore, ask: EffectAsk, seconds: float | None = None) -> Verdict:
+        verdict = await claim(self, ask, seconds)
         if isinstance(verdict, Dispatch):
             await self.finish(verdict.effect, verdict.epoch, "succeeded", '{"text":"done"}')
         return verdict

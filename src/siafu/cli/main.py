@@ -27,6 +27,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "doctor": ("siafu.cli.doctor", "Check settings, key, endpoint and tools, and say what to do."),
     "support": ("siafu.cli.support", "Answer customer requests with a swarm of agents."),
     "batch": ("siafu.cli.batch", "Run a file of OpenAI-Batch lines; resumes by itself."),
+    "cost": ("siafu.cli.cost", "See what runs cost, what a file will cost, and other models."),
     "approvals": ("siafu.cli.approvals", "Decide what agents may only do once a person says yes."),
     "effects": ("siafu.cli.effects", "See what tools did, settle what is unclear, stop a tool."),
     "shop": ("siafu.cli.shop", "Serve the example shop's tools over MCP."),

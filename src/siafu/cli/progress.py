@@ -19,7 +19,17 @@ from rich.text import Text
 from siafu.apps.filerun.job import Plan
 from siafu.border.money import show_usd
 from siafu.border.text import printable
-from siafu.observe.events import AttemptEnded, Event, ItemEnded, ItemStarted, LaneClosed, LaneOpened, Waited
+from siafu.errors import ApprovalPending
+from siafu.observe.events import (
+    AttemptEnded,
+    CheaperModel,
+    Event,
+    ItemEnded,
+    ItemStarted,
+    LaneClosed,
+    LaneOpened,
+    Waited,
+)
 from siafu.swarm.results import MapResult
 
 LINE_SECONDS = 5.0
@@ -30,7 +40,7 @@ _REASONS = {
     "rate_limited": "rate limited",
     "overloaded": "the endpoint is full",
     "backoff": "before another try",
-    "approval": "before asking again",
+    "waiting": "before asking again",
 }
 _OUT = {
     "access_refused": "its key is refused; left out until the key is changed",
@@ -47,7 +57,7 @@ class Counts:
         self.plan = Plan(total=0)
         self.written = self.failed = self.in_flight = self.refused = 0
         self.usd_pico = self.unpriced = 0
-        self.waiting: set[str] = set()  # items that wait for a person's decision
+        self.waiting: dict[str, str] = {}  # items that wait, and the code of what for
         self._wait_until, self._wait_reason = 0.0, ""
         self._samples: deque[tuple[float, int]] = deque([(self.began, 0)], maxlen=RATE_SECONDS)
 
@@ -58,9 +68,9 @@ class Counts:
 
     def ended(self, result: MapResult) -> None:
         if result.status == "waiting":
-            self.waiting.add(result.key)
+            self.waiting[result.key] = "" if result.error is None else result.error.code
             return
-        self.waiting.discard(result.key)
+        self.waiting.pop(result.key, None)
         self.written += 1
         self.failed += not result.ok
         if self._clock() - self._samples[-1][0] >= 1.0:
@@ -90,7 +100,7 @@ class Counts:
         return (self.written - before) * 60 / seconds if seconds > 0 else 0.0
 
     def eta(self) -> float | None:
-        """Seconds until all is done at this rate but what waits for people; None = cannot be told."""
+        """Seconds until all is done at this rate but what waits; None = cannot be told."""
         rate, left = self.rate(), self.plan.total - self.done - len(self.waiting)
         return left * 60 / rate if rate and (left or not self.waiting) else None
 
@@ -104,7 +114,7 @@ class Counts:
             f"ETA {'-' if eta is None else span(eta)}",
             f"{max(0, self.in_flight)} in flight",
             *([f"{failed:,} failed"] if failed else []),
-            *([f"{len(self.waiting):,} wait for approval"] if self.waiting else []),
+            *([f"{len(self.waiting):,} waiting"] if self.waiting else []),
             show_usd(self.usd_pico) if self.usd_pico or not self.unpriced else "cost ?",
             *([f"{self.refused:,} x 429"] if self.refused else []),
             *(
@@ -177,10 +187,16 @@ class Progress:
 
     def __call__(self, event: Event) -> None:
         self.counts.saw(event)
+        if isinstance(event, CheaperModel):
+            self.note(f"most of a budget is used: {event.instead} is asked instead of {event.model} from now on")
         if isinstance(event, Waited):
-            if event.reason == "approval" and not self._asked:
+            if event.reason == "waiting" and not self._asked:
                 self._asked = True
-                self.note(f"{len(self.counts.waiting):,} wait for a person's decision: siafu approvals list")
+                asked = sum(code == ApprovalPending.code for code in self.counts.waiting.values())
+                if asked:
+                    self.note(f"{asked:,} wait for a person's decision: siafu approvals list")
+                if later := len(self.counts.waiting) - asked:
+                    self.note(f"{later:,} could not be settled yet and are tried again")
             self._tell()
         elif isinstance(event, LaneClosed):
             if self._clock() - self._told_of.get(event.lane, -math.inf) >= QUIET_SECONDS:

@@ -7,7 +7,8 @@ import shutil
 import sys
 import tempfile
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Literal
 
@@ -217,14 +218,22 @@ def _answered(model: str, answer: ChatAnswer, seconds: float) -> Row:
     return Row(check=f"call {model}", state="ok", found=f"{found}; {show_usd(answer.usd_pico)} by list price")
 
 
-async def tools_row(name: str, tools: ToolSet) -> Row:
-    """Whether an MCP server starts and lists its tools. A failure tells the last words on its stderr."""
+async def tools_row(name: str, tools: ToolSet, rules: Iterable[str] = ()) -> Row:
+    """Whether an MCP server starts and lists its tools, among them those that `rules` name by `server.tool`. A failure
+    tells the last words on its stderr.
+    """
     check = f"tools {name}"
     try:
         listed = await tools.list()
     except SiafuError as error:
         more = "run its command by hand, or correct mcp_servers in siafu.toml"
         return Row(check=check, state="fail", found=redact(error.message), advice=more)
+    there = [f"{name}.{tool.name}" for tool in listed]
+    for rule in sorted(set(rules) - set(there)):
+        near = get_close_matches(rule, there, n=1)
+        found = f"there is a rule for the effects of {rule}, and the server has no such tool"
+        more = f"did you mean {near[0]}?" if near else f"it has: {', '.join(there) or 'none'}"
+        return Row(check=check, state="fail", found=preview(found, 200), advice=preview(more, 200))
     names = ", ".join(tool.name for tool in listed)
     return Row(check=check, state="ok", found=preview(f"{len(listed)} tools: {names}", 200))
 

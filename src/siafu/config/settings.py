@@ -18,8 +18,9 @@ from urllib.parse import urlsplit
 
 import msgspec
 import pydantic
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
+from siafu.border.money import parse_usd
 from siafu.border.secrets import Secret, checked_key, redact
 from siafu.border.urls import checked_base_url, is_loopback
 from siafu.errors import ConfigError
@@ -45,6 +46,16 @@ _SECRET = ("endpoint.api_key", "database_url")  # an address may hold a password
 
 _OURS = ("SIAFU_BASE_URL", "the command")  # an address from here stands for all upstreams of the file
 
+
+def _amount(value: Any) -> str:
+    try:
+        parse_usd(value)
+    except ConfigError as error:
+        raise ValueError(error.message) from None
+    return str(value)
+
+
+Amount = Annotated[str, BeforeValidator(_amount)]
 Seconds = Annotated[float, Field(gt=0, le=86_400)]
 
 
@@ -125,6 +136,19 @@ class LimitSettings(_Section):
     max_wait_seconds: Seconds = 600.0
 
 
+class BudgetSettings(_Section):
+    """Amounts like "20 USD". `day`: for all runs of this home together, in all processes, from midnight to midnight
+    UTC. `per_item`, `per_agent`: within a run. From the share `soft` of any budget on, `cheaper` models are asked
+    instead.
+    """
+
+    day: Amount | None = None
+    per_item: Amount | None = None
+    per_agent: Amount | None = None
+    soft: Decimal | None = Field(default=None, gt=0, le=1)
+    cheaper: dict[str, str] = {}
+
+
 class PriceSettings(_Section):
     """US dollars per million tokens, from `date` on."""
 
@@ -165,6 +189,7 @@ class Settings(_Section):
     routes: list[RouteSettings] = []
     models: ModelSettings = ModelSettings()
     limits: LimitSettings = LimitSettings()
+    budgets: BudgetSettings = BudgetSettings()
     prices: dict[str, PriceSettings] = {}
     mcp_servers: dict[str, McpServerSettings] = {}
     tools: ToolSettings = ToolSettings()

@@ -88,7 +88,7 @@ def way(settings: Settings, upstream: Upstream, own: UpstreamSettings | None = N
             rpm=(own and own.rpm) or shared.rpm,
             max_wait=shared.max_wait_seconds,
         ),
-        prices=Prices(_prices(settings), base_url=upstream.base_url),
+        prices=configured_prices(settings, upstream.base_url),
         models=dict(zip(models, models, strict=True)) if isinstance(models, list) else models,
         tier=1 if own is None else own.tier,
         weight=1.0 if own is None else own.weight,
@@ -100,8 +100,12 @@ def timeouts(own: EndpointSettings, first_byte: float | None = None) -> Timeouts
     return Timeouts(connect=own.connect_seconds, first_byte=first_byte, idle=own.idle_seconds, total=own.total_seconds)
 
 
-def _prices(settings: Settings) -> list[Price]:
-    return [
+def configured_prices(settings: Settings, base_url: str | None = None) -> Prices:
+    """The settings' prices, then list prices at `base_url`; None = where the settings call models first."""
+    if base_url is None:
+        first = next(iter(settings.upstreams.values()), None)
+        base_url = first.base_url if first else "" if settings.simulated else settings.base_url()
+    overrides = [
         Price(
             model=model,
             input=price.input,
@@ -113,6 +117,7 @@ def _prices(settings: Settings) -> list[Price]:
         )
         for model, price in settings.prices.items()
     ]
+    return Prices(overrides, base_url=base_url)
 
 
 def rules(settings: Settings) -> list[Rule]:

@@ -82,7 +82,8 @@ class ChatAnswer(msgspec.Struct, frozen=True, kw_only=True):
     `message`: the assistant's message as it came (with `reasoning_content` and other unknown fields; tool-call ids
     made unique), to be replayed verbatim. `content`: its text, None when there is none. `finish_reason`: stop,
     length, tool_calls, content_filter or the upstream's own word. `usage`: None = the upstream did not say.
-    `model`: the model that answered, as the upstream names it. `usd_pico`: None = unknown.
+    `model`: the model that answered, as the upstream names it. `usd_pico`: None = unknown. `instead_of`: the model that
+    was wanted, when a cheaper one was asked to keep a budget.
     """
 
     message: Mapping[str, Any]
@@ -94,6 +95,7 @@ class ChatAnswer(msgspec.Struct, frozen=True, kw_only=True):
     id: str = ""
     usd_pico: int | None = None
     attempts: int = 1
+    instead_of: str = ""
 
     @property
     def text(self) -> str:

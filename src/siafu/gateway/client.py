@@ -18,6 +18,7 @@ from siafu.gateway.pricing import Prices
 from siafu.gateway.retry import Retrying, RetryRules
 from siafu.gateway.routed import Lane, Routed
 from siafu.gateway.routing import Rule
+from siafu.gateway.thrift import Thrift, Thrifty
 from siafu.gateway.transport import Transport
 from siafu.gateway.upstream import Upstream
 from siafu.observe.calls import CallContext
@@ -59,7 +60,7 @@ class Way(msgspec.Struct, frozen=True, kw_only=True):
     weight: float = 1.0
 
 
-def assemble(
+def assemble(  # noqa: PLR0913 (the one place where everything meets)
     ways: Sequence[Way],
     rules: Sequence[Rule] = (),
     *,
@@ -68,6 +69,7 @@ def assemble(
     clock: Clock,
     rng: Random,
     observer: Observer,
+    thrift: Thrift | None = None,
 ) -> Gateway:
     """The gateway over all `ways`. A single way without models of its own leaves nothing to choose: no `Routed`."""
     transports = [Transport(way.upstream, clock) for way in ways]
@@ -80,6 +82,7 @@ def assemble(
     name = ways[0].upstream.name if len(ways) == 1 else ""
     outermost_first: list[Wrap] = [
         lambda inner: Deadlined(inner, clock),
+        *([] if thrift is None else [lambda inner: Thrifty(inner, thrift, accounts, observer)]),
         lambda inner: Retrying(inner, patience, clock=clock, rng=rng, upstream=name, observer=observer),
     ]
     choice = lanes[0].endpoint if alone else Routed(lanes, rules, clock=clock, observer=observer)

@@ -91,6 +91,10 @@ class PlainReply:
         self._answer = answer
         self._end = End(outcome="completed", answer=answer, seconds=seconds)
 
+    @property
+    def seconds(self) -> float:
+        return self._end.seconds
+
     async def deltas(self) -> AsyncIterator[Delta]:
         yield Delta(content=self._answer.text, reasoning=_reasoning(self._answer.message))
 
@@ -102,6 +106,33 @@ class PlainReply:
 
     async def aclose(self) -> None:
         return None
+
+
+class ToldReply:
+    """A streamed reply whose answer `change` completes. Deltas are the transport's own."""
+
+    __slots__ = ("_change", "_inner", "head")
+
+    def __init__(self, inner: Reply, change: Callable[[ChatAnswer], ChatAnswer]) -> None:
+        self._inner = inner
+        self._change = change
+        self.head = inner.head
+
+    def deltas(self) -> AsyncIterator[Delta]:
+        return self._inner.deltas()
+
+    async def message(self) -> ChatAnswer:
+        return self._change(await self._inner.message())
+
+    def on_end(self, callback: EndCallback) -> None:
+        def told(end: End) -> None:
+            changed = None if end.answer is None else self._change(end.answer)
+            callback(msgspec.structs.replace(end, answer=changed))
+
+        self._inner.on_end(told)
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
 
 
 def _reasoning(message: Any) -> str:

@@ -32,7 +32,7 @@ class AttemptEnded(Event, frozen=True, kw_only=True):
 
 class Waited(Event, frozen=True, kw_only=True):
     """A call begins to wait, for `seconds` or a little longer. `reason`: rate_limited, overloaded, backoff, quota.
-    Of a whole run, without a task: approval.
+    Of a whole run, without a task: waiting (until items that wait are looked at again).
     """
 
     task: str = ""
@@ -69,6 +69,14 @@ class LaneOpened(Event, frozen=True, kw_only=True):
     model: str = ""
 
 
+class CheaperModel(Event, frozen=True, kw_only=True):
+    """A budget is nearly used: calls for `model` go to `instead`, from this one on. Told once a run and model."""
+
+    task: str = ""
+    model: str = ""
+    instead: str = ""
+
+
 class ToolCalled(Event, frozen=True, kw_only=True):
     task: str = ""
     role: str = ""
@@ -82,8 +90,8 @@ class ItemStarted(Event, frozen=True, kw_only=True):
 
 
 class ItemEnded(Event, frozen=True, kw_only=True):
-    """`restored`: the result was in the journal, nothing ran. `code`: of the error, empty when it succeeded. With
-    `pending_approval` it has not failed: it waits for a person, and starts again later.
+    """`restored`: the result was in the journal, nothing ran. `code`: of the error, empty when it succeeded. `waits`:
+    it has not failed; `code` says what it waits for, and it starts again later.
     """
 
     task: str = ""
@@ -91,6 +99,7 @@ class ItemEnded(Event, frozen=True, kw_only=True):
     code: str = ""
     seconds: float = 0.0
     restored: bool = False
+    waits: bool = False
 
 
 class Replayed(Event, frozen=True, kw_only=True):

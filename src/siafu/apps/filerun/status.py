@@ -16,7 +16,7 @@ from siafu.store.report import Report, Tally
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):
-    """finished, failed, waiting (for a person's decision): ids by their record. bad: lines that could not be used.
+    """finished, failed, waiting: ids by their record. bad: lines that could not be used.
     left: ids without a record; None when the input was never accepted. spent: every attempt of all sessions; None
     without a journal. upstreams: as in `Report.upstreams`.
     """
