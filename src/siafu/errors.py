@@ -113,10 +113,10 @@ class Tried(NamedTuple):
 class ModelError(SiafuError):
     """A model call gave no answer.
 
-    `status`: HTTP status, None when there was none. `provider_code`: the upstream's own word for it, at most 100
-    characters. `wait`: seconds the upstream asked us to wait, None when it did not say. `attempts`: physical
-    requests made for this call. `tried`: what failed, of several upstreams, keys and models; `elsewhere`: another of
-    them would take the call.
+    `status`: HTTP status, None when there was none. `provider_code`: the upstream's own word for it, `param`: the field
+    of the request that it names; each at most 100 characters. `wait`: seconds the upstream asked us to wait, None when
+    it did not say. `attempts`: physical requests made for this call. `tried`: what failed, of several upstreams, keys
+    and models; `elsewhere`: another of them would take the call.
     """
 
     code = "model_error"
@@ -127,12 +127,14 @@ class ModelError(SiafuError):
         *,
         status: int | None = None,
         provider_code: str | None = None,
+        param: str | None = None,
         wait: float | None = None,
         attempts: int = 1,
     ) -> None:
         super().__init__(message)
         self.status = status
         self.provider_code = provider_code
+        self.param = param
         self.wait = wait
         self.attempts = attempts
         self.tried: Tried | None = None

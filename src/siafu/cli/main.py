@@ -26,6 +26,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "init": ("siafu.cli.init", "Write a siafu.toml and example requests to start from."),
     "doctor": ("siafu.cli.doctor", "Check settings, key, endpoint and tools, and say what to do."),
     "support": ("siafu.cli.support", "Answer customer requests with a swarm of agents."),
+    "serve": ("siafu.cli.serve", "Serve an OpenAI-compatible endpoint in front of others."),
+    "keys": ("siafu.cli.keys", "Make, list and revoke keys for clients of siafu serve."),
     "batch": ("siafu.cli.batch", "Run a file of OpenAI-Batch lines; resumes by itself."),
     "cost": ("siafu.cli.cost", "See what runs cost, what a file will cost, and other models."),
     "approvals": ("siafu.cli.approvals", "Decide what agents may only do once a person says yes."),

@@ -130,7 +130,8 @@ async def _http(
     ready_file: Path | None,
     parent_pid: int | None,
 ) -> None:
-    from siafu.apps.support.shop.over_http import address, bind, serve_http
+    from siafu.apps.support.shop.over_http import address, serve_http
+    from siafu.border.listening import bind
     from siafu.pace.clock import SystemClock
 
     listening = bind(*where)

@@ -116,7 +116,10 @@ def settle(
     database: str | None = Where,
     as_json: bool = AsJson,
 ) -> None:
-    """Carry out the refunds that are due, say what still waits, and end."""
+    """Carry out the refunds that are due, and end.
+
+    Says what it did, and what still waits for whom and until when.
+    """
     from siafu.cli.filerun import parse_duration
 
     seconds = 0.0 if for_ is None else parse_duration(for_)
@@ -218,8 +221,8 @@ Examples:
 total: a payment's refunds are not what the books say. no_intent: a refund
 that the shop knows nothing of. twice: one was paid more than once.
 not_booked: paid there, and the books do not say so (see its state). not_made:
-the books say it was paid, and it was not. elsewhere: sent to another provider,
-with an open end. Exit code: 1 when anything differs.
+the books say it was paid, and it was not. elsewhere: sent to another
+provider, with an open end. Exit code: 1 when anything differs.
 """
 )
 def reconcile(

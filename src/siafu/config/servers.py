@@ -18,6 +18,7 @@ import msgspec
 from siafu.border.identity import checked_identity_key
 from siafu.border.secrets import Secret
 from siafu.config.advice import Row
+from siafu.config.client_keys import IDENTITY_KEY
 from siafu.config.doctor import tools_row
 from siafu.config.effects import effect_rules, effect_store, process_name, record_denial
 from siafu.config.settings import McpServerSettings, Settings, resolve, resolved
@@ -30,8 +31,6 @@ from siafu.tools.mcp import McpTools
 from siafu.tools.servers import McpServer
 from siafu.tools.toolset import ToolSet
 from siafu.tools.validated import Validated
-
-IDENTITY_KEY = "SIAFU_IDENTITY_KEY"
 
 
 class Desk(msgspec.Struct, frozen=True, kw_only=True):

@@ -18,10 +18,13 @@ Outcome = Literal["completed", "failed", "abandoned"]
 
 
 class Delta(msgspec.Struct, frozen=True, kw_only=True):
-    """A piece of a streamed answer: text of the answer, text of the reasoning."""
+    """A piece of a streamed answer: text of the answer, text of the reasoning. `data`: the whole event as it came, when
+    the request asked to keep it; then there is a delta for each event.
+    """
 
     content: str = ""
     reasoning: str = ""
+    data: bytes = b""
 
 
 class End(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,12 +66,16 @@ class Reply(Protocol):
 
 
 class ReplyHead(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known before the body. `headers`: lower-case names. `upstream`: its configured name."""
+    """What is known before the body. `headers`: lower-case names. `upstream`: its configured name. `began`: when the
+    request that is answered was sent (monotonic seconds). `attempts`: it, and those before it for the same step.
+    """
 
     status: int = 200
     upstream: str = ""
     request_id: str | None = None
     headers: dict[str, str] = {}
+    began: float = 0.0
+    attempts: int = 1
 
 
 class Endpoint(Protocol):

@@ -18,6 +18,7 @@ from siafu.pace.clock import Clock
 from siafu.store.budgets import Budget, Loan
 
 PARTS = 100  # of the budget; a slice is one of these beyond what is asked for
+CROWD = 5  # of these are leased at once for many that wait, and no more: others wait too
 POLL_SECONDS = 0.25  # between two looks whether other processes have given something back
 SAFE = 0.7  # of a lease; what is left of it is for clocks that run apart and commits that take long
 
@@ -65,7 +66,8 @@ class Slice:
         try:
             async with self._lock:
                 while not self._has(amount):
-                    loan = await self._sync(amount, self._wanted + self._budget.limit // PARTS)
+                    part = self._budget.limit // PARTS
+                    loan = await self._sync(amount, part + min(self._wanted, CROWD * part))
                     if self._has(amount):
                         return
                     if loan.left < amount:

@@ -41,6 +41,7 @@ from siafu.pace.clock import Clock
 _LARGE = 2**20  # bytes; the library wants larger bodies as files
 _AT_ONCE = 1.0  # seconds within which a connection fails that the server had closed before the request came
 _LIST_SECONDS = 10.0  # for a list of models
+_SILENT = Delta()
 _LINGER = 0.25  # seconds to wait for the end of a stream after its last event, so that its connection can be kept
 
 
@@ -79,7 +80,14 @@ class Transport:
         left = limit if context.deadline is None else context.deadline - began
         if left <= 0:
             raise DeadlineReached("the time for this call was over before it was sent")
-        call = _Call(self._upstream, began, late=left < limit, stream=request.stream)
+        call = _Call(
+            self._upstream,
+            began,
+            late=left < limit,
+            stream=request.stream,
+            keep_raw=request.keep_raw,
+            attempt=context.attempts + 1,
+        )
         first_byte = timeouts.first_byte or (timeouts.idle if request.stream else None)
         timeout = aiohttp.ClientTimeout(total=min(left, limit), connect=timeouts.connect, sock_read=first_byte)
         response: aiohttp.ClientResponse | None = None
@@ -91,7 +99,7 @@ class Transport:
                 response = await session.post(
                     self._url,
                     data=data if len(data) <= _LARGE else io.BytesIO(data),
-                    headers={"x-siafu-attempt": str(context.attempts + 1)},
+                    headers={"x-siafu-attempt": str(call.attempt)},
                     allow_redirects=False,
                     proxy=self._proxy,
                     timeout=timeout,
@@ -152,6 +160,8 @@ class Transport:
             upstream=self._upstream.name,
             request_id=headers.get("x-request-id"),
             headers=headers,
+            began=call.began,
+            attempts=call.attempt,
         )
         content_type = headers.get("content-type", "")
         if response.status != 200:
@@ -165,6 +175,8 @@ class Transport:
             return reply
         body = await _read(response, self._upstream.max_answer_bytes, cut=False)
         answer = parse_answer(body, content_type=content_type, max_bytes=self._upstream.max_answer_bytes)
+        if call.keep_raw:
+            answer = msgspec.structs.replace(answer, raw=body)
         return PlainReply(answer, head, self._clock.now() - call.began)
 
     async def _new_session(self) -> aiohttp.ClientSession:
@@ -289,6 +301,8 @@ class StreamReply:
                 delta = self._assembler.feed(event)
                 if self._assembler.begun and self._first_token is None:
                     self._first_token = self._clock.now() - self._call.began
+                if self._call.keep_raw and not self._assembler.done:
+                    delta = msgspec.structs.replace(delta or _SILENT, data=event[1])
                 if delta is not None:
                     self._ready.append(delta)
             if self._assembler.done or not chunk:
@@ -345,13 +359,17 @@ class StreamReply:
 class _Call:
     """What is known of a request while its answer is on the way. `late`: the deadline comes before the total limit."""
 
-    __slots__ = ("began", "late", "stream", "upstream")
+    __slots__ = ("attempt", "began", "keep_raw", "late", "stream", "upstream")
 
-    def __init__(self, upstream: Upstream, began: float, *, late: bool, stream: bool) -> None:
+    def __init__(
+        self, upstream: Upstream, began: float, *, late: bool, stream: bool, keep_raw: bool = False, attempt: int = 1
+    ) -> None:
         self.upstream = upstream
         self.began = began
         self.late = late
         self.stream = stream
+        self.keep_raw = keep_raw
+        self.attempt = attempt
 
     def translate(self, error: BaseException, *, began: bool) -> ModelError | DeadlineReached:
         """Our error for one of the HTTP library's. `began`: the answer had begun."""
