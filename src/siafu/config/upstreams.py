@@ -10,7 +10,7 @@ import msgspec
 
 from siafu.border.secrets import Secret
 from siafu.border.urls import checked_base_url, is_loopback
-from siafu.config.settings import EndpointSettings, Settings, UpstreamSettings, resolved, secret_key
+from siafu.config.settings import EndpointSettings, Settings, UpstreamSettings, refers, resolve, resolved, secret_key
 from siafu.errors import ConfigError
 from siafu.gateway.client import Way
 from siafu.gateway.limits import Limits
@@ -38,6 +38,8 @@ def configured_ways(settings: Settings) -> list[Way]:
 def _ways_of(settings: Settings, name: str, own: UpstreamSettings) -> list[Way]:
     """One way for each key of an upstream."""
     where = f"upstreams.{name}"
+    if not name or any(mark in name for mark in "@#") or not name.isprintable():
+        raise ConfigError(f"{where[:80]!r}: the name of an upstream holds no @, no # and no line break")
     if own.api_keys is not None:
         keys: list[Secret | None] = [
             secret_key(each, f"{where}.api_keys[{number}]") for number, each in enumerate(own.api_keys)
@@ -53,7 +55,7 @@ def _ways_of(settings: Settings, name: str, own: UpstreamSettings) -> list[Way]:
         timeouts=timeouts(own, own.first_byte_seconds),
         key_header=own.key_header,
         query=own.query,
-        proxy=own.proxy,
+        proxy=_proxy(own.proxy, f"{where}.proxy"),
         ca_file=own.ca_file,
     )
     return [
@@ -62,6 +64,17 @@ def _ways_of(settings: Settings, name: str, own: UpstreamSettings) -> list[Way]:
         )
         for number, key in enumerate(keys, 1)
     ]
+
+
+def _proxy(given: str | None, where: str) -> str | Secret | None:
+    """The address of a proxy; one that may hold a password is kept secret."""
+    if given is None:
+        return None
+    text = resolve(given, where)
+    parts = urlsplit(text)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ConfigError(f"{where} must look like http://host:3128; one with a password is set as env:NAME")
+    return Secret(text) if refers(given) else text
 
 
 def way_to(settings: Settings, upstream: Upstream, own: UpstreamSettings | None = None, *, id: str = "") -> Way:

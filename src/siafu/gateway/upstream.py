@@ -52,7 +52,7 @@ class Upstream(msgspec.Struct, frozen=True, kw_only=True):
     max_answer_bytes: int = MAX_ANSWER_BYTES
     key_header: str = "Authorization"
     query: Mapping[str, str] = {}
-    proxy: str | None = None
+    proxy: str | Secret | None = None
     ca_file: Path | None = None
 
     def __post_init__(self) -> None:
@@ -73,7 +73,7 @@ class Upstream(msgspec.Struct, frozen=True, kw_only=True):
     def proxy_for(self, url: str) -> str | None:
         """The proxy on the way to `url`; what the environment names never stands before this machine itself."""
         if self.proxy is not None:
-            return self.proxy
+            return self.proxy.reveal() if isinstance(self.proxy, Secret) else self.proxy
         parts = urlsplit(url)
         host = parts.hostname or ""
         if is_loopback(host) or urllib.request.proxy_bypass(f"{host}:{parts.port}" if parts.port else host):

@@ -51,10 +51,22 @@ class Rerouted(Event, frozen=True, kw_only=True):
 
 
 class LaneClosed(Event, frozen=True, kw_only=True):
-    """An upstream's key takes no calls for now. `reason`: access_refused, quota_exhausted."""
+    """An upstream, or one of its keys, takes no calls for now. `model`: only of this one; empty = of all.
+
+    `reason`: access_refused (until the key is changed), quota_exhausted (for a while), else the code of the faults that
+    came one after the other (it is tried now and then).
+    """
 
     lane: str = ""
+    model: str = ""
     reason: str = ""
+
+
+class LaneOpened(Event, frozen=True, kw_only=True):
+    """An upstream that failed again and again has answered."""
+
+    lane: str = ""
+    model: str = ""
 
 
 class CheaperModel(Event, frozen=True, kw_only=True):
