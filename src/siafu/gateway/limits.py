@@ -143,7 +143,7 @@ class Limited:
     async def open(self, request: ChatRequest, context: CallContext) -> Reply:
         now, admission = self._clock.now(), self._admission
         tokens = self._tokens(request) if admission.counts_tokens else 0
-        if self._queue or admission.ready(now, context.priority, tokens) > 0.0:
+        if self._queue.held or admission.ready(now, context.priority, tokens) > 0.0:
             permit = await self._wait(request, context, now)
         else:
             permit = admission.take(now, context.priority, tokens)
@@ -189,7 +189,7 @@ class Limited:
             if waiter.permit is not None:  # admitted and cancelled in the same moment: nothing was sent
                 self._admission.undo(waiter.permit, self._clock.now())
                 self._dispatch()
-            if len(self._queue) > 2 * sum(self._waiting.values()) + 64:  # mostly waiters that were cancelled
+            if self._queue.held > 2 * sum(self._waiting.values()) + 64:  # mostly waiters that were cancelled
                 self._queue.prune()
             raise
         finally:
@@ -221,8 +221,11 @@ class Limited:
 
     def _dispatch(self) -> None:
         """Admit waiters, the next first, as far as the limits allow; see that somebody looks again in time."""
+        if not self._queue.held and self._sharing is None:
+            return
         now, admission, queue = self._clock.now(), self._admission, self._queue
-        while (waiter := queue.peek()) is not None:
+        waiter: _Waiter | None = None
+        while not admission.full and (waiter := queue.peek()) is not None:
             priority = waiter.context.priority
             if waiter.tokens is None and (admission.counts_tokens or queue.contended(priority)):
                 waiter.tokens = self._tokens(waiter.request)
@@ -260,8 +263,10 @@ class Limited:
     def _ended(self, permit: Permit, request: ChatRequest, end: End) -> None:
         now, error = self._clock.now(), end.error
         used = self._used(request, end) if permit.tokens else None
-        self._admission.ended(permit, now, _outcome(error), used=used, latency=_latency(end))
-        if isinstance(error, RateLimited | Overloaded):
+        self._admission.ended(permit, now, used=used)
+        if self._limits.policy != "fixed":
+            self._admission.learn(permit, now, _outcome(error), _latency(end))
+        if error is not None and isinstance(error, RateLimited | Overloaded):
             self._reason = error.code
             self._throttle.refused(permit.at, now, error.wait, self._rng)
             pause = self._throttle.paused_until - now

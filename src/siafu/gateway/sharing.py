@@ -20,6 +20,7 @@ from siafu.pace.share import Ask, Lease, Share, Whole
 from siafu.store.redis import RedisDoor
 
 BEAT = 0.5  # seconds between two asks of a process with calls under way
+GAP = 0.02  # seconds between two asks, at least
 AGAIN = 1.0  # seconds between two asks of a Redis that did not answer
 HELD = 3.0  # seconds after which the slots of a process that is not heard of are free
 KEPT = 3600  # seconds without calls after which Redis forgets a limit
@@ -125,10 +126,11 @@ class Sharing:
                 await self._look.wait()
         except TimeoutError:
             return
-        await asyncio.sleep(self.share.until_more(self._clock.now()))
+        now = self._clock.now()
+        await asyncio.sleep(max(GAP - (now - self._asked_at), self.share.until_more(now)))
 
     async def _renew(self, ask: Ask) -> None:
-        was_alone, whole = self.share.alone, self.share.whole
+        was_alone, whole, self._asked_at = self.share.alone, self.share.whole, self._clock.now()
         values = (
             self._me, whole.concurrency, ask.slots, ask.in_flight, int(HELD * 1000),
             _micros(whole.requests), whole.burst, ask.requests,
@@ -141,9 +143,6 @@ class Sharing:
             if not was_alone:
                 self._tell(error.message)
             return
-        except asyncio.CancelledError:
-            self.share.lost(ask, self._clock.now())
-            raise
         lease = Lease(requests=requests, tokens=tokens, slots=slots, wait=wait / 1000, processes=members)
         self.share.leased(lease, self._clock.now())
         if was_alone:

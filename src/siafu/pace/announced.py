@@ -24,7 +24,7 @@ class Left(msgspec.Struct, frozen=True):
 
 
 class Announced:
-    """One limit that an upstream tells, in requests or tokens. `total`: what left to it in all, counted by the caller."""
+    """One limit that an upstream tells, in requests or tokens. `total`: what left in all, as the caller counts."""
 
     __slots__ = ("_last", "_left", "_mark", "_sent_at", "_until")
 

@@ -25,10 +25,12 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Policy(Protocol):
-    """`limit`: calls at once, now. `learns`: wants to be told how calls ended."""
+    """`limit`: calls at once, now. `moves`: it is not always the same, so the policy is told of every call."""
 
-    limit: int
-    learns: bool
+    moves: bool
+
+    @property
+    def limit(self) -> int: ...
 
     def ready(self, now: float, in_flight: int) -> float:
         """Seconds until one more call may leave beside `in_flight`: 0.0 = now, infinite = when one has ended."""
@@ -50,27 +52,23 @@ class Policy(Protocol):
 class Fixed:
     """Always `most`. `ramp`: seconds over which the first calls rise to it, from `START`; 0 = at once."""
 
-    learns = False
-
     def __init__(self, most: int, ramp: float = 0.0) -> None:
         self.limit = most
+        self.moves = ramp > 0
         self._ramp = ramp
         self._began: float | None = None
 
     def ready(self, now: float, in_flight: int) -> float:
         if in_flight >= self.limit:
             return math.inf
-        return self._rising(now, in_flight) if self._ramp else 0.0
-
-    def _rising(self, now: float, in_flight: int) -> float:
-        if in_flight < START:
+        if not self._ramp or in_flight < START:
             return 0.0
         began = now if self._began is None else self._began
         due = began + self._ramp * (in_flight + 1 - START) / max(1, self.limit - START)
         return max(0.0, due - now)
 
     def take(self, now: float) -> None:
-        if self._ramp and self._began is None:
+        if self._began is None:
             self._began = now
 
     def undo(self, now: float) -> None:
@@ -83,7 +81,7 @@ class Fixed:
 class Learned:
     """What policies with a limit that moves have in common; `_aim` is the limit before rounding, from 1 to `most`."""
 
-    learns = True
+    moves = True
 
     def __init__(self, most: int) -> None:
         self._most = most

@@ -44,11 +44,7 @@ class FairQueue(Generic[T]):
         self._gone = gone
         self._classes: dict[int, _Class[T]] = {}
         self._order = itertools.count()
-        self._held = 0
-
-    def __len__(self) -> int:
-        """How many are held, those who left included."""
-        return self._held
+        self.held = 0  # how many, those who left included
 
     def __iter__(self) -> Iterator[T]:
         return (entry[-1] for each in self._classes.values() for line in each.lines.values() for entry in line)
@@ -66,7 +62,7 @@ class FairQueue(Generic[T]):
             line = found.lines[who] = []
             heapq.heappush(found.turns, (max(found.given.pop(who, 0.0), found.now), next(self._order), who))
         heapq.heappush(line, (since, fresh, next(self._order), item))
-        self._held += 1
+        self.held += 1
 
     def peek(self) -> T | None:
         """Who is next; None = nobody."""
@@ -76,7 +72,7 @@ class FairQueue(Generic[T]):
                 line = found.lines[who]
                 while line and self._gone(line[0][-1]):
                     heapq.heappop(line)
-                    self._held -= 1
+                    self.held -= 1
                 if line:
                     return line[0][-1]
                 found.leave(given)
@@ -92,12 +88,12 @@ class FairQueue(Generic[T]):
         given, order, who = found.turns[0]
         line = found.lines[who]
         heapq.heappop(line)
-        self._held -= 1
+        self.held -= 1
         found.now = max(found.now, given)
-        if line:
-            heapq.heapreplace(found.turns, (given + cost, order, who))
-        else:
+        if not line:
             found.leave(given + cost)
+        elif cost:
+            heapq.heapreplace(found.turns, (given + cost, order, who))
 
     def prune(self) -> None:
         """Forget those who left."""
@@ -105,8 +101,8 @@ class FairQueue(Generic[T]):
             for who, line in found.lines.items():
                 found.lines[who] = [entry for entry in line if not self._gone(entry[-1])]
                 heapq.heapify(found.lines[who])
-        self._held = sum(1 for _ in self)
+        self.held = sum(1 for _ in self)
 
     def clear(self) -> None:
         self._classes.clear()
-        self._held = 0
+        self.held = 0

@@ -22,7 +22,7 @@ HEADROOM = 0.8
 class SlidingWindow:
     """`rpm`: what the provider allows a minute; None = unknown, the start is never passed."""
 
-    learns = True
+    moves = True
 
     def __init__(self, most: int, rpm: float | None = None) -> None:
         self._most_rpm = START_RPM if rpm is None else max(1, int(rpm))
