@@ -21,9 +21,10 @@ from siafu.gateway.meter import MemoryLedger
 from siafu.gateway.pricing import Price, Prices
 from siafu.gateway.transport import Timeouts, Upstream
 from siafu.observe.calls import CallContext
-from siafu.observe.events import Observer, nobody
+from siafu.observe.events import Event, LimitsShared, Observer, fan_out, nobody
 from siafu.pace.clock import SystemClock
 from siafu.store.records import Claimed, ItemRecord, Journal, Ledger, RunState, RunStore
+from siafu.store.redis import RedisDoor
 from siafu.store.sqlite import SqliteStore
 from siafu.tools.functions import Functions
 from siafu.tools.toolset import ToolSet
@@ -79,7 +80,7 @@ async def opened(settings: Settings, plan: Plan) -> AsyncIterator[House]:
             upstream = await _upstream(settings, plan, stack)
             base_url = upstream.base_url
             gateway = build_gateway(
-                settings, upstream, MemoryLedger() if store is None else store.ledger, accounts, plan.observer
+                settings, upstream, MemoryLedger() if store is None else store.ledger, accounts, _told(plan)
             )
             stack.push_async_callback(gateway.aclose)
             endpoint = gateway
@@ -117,6 +118,19 @@ def configured_upstream(settings: Settings) -> Upstream:
     )
 
 
+def _told(plan: Plan) -> Observer:
+    """The plan's observer; that limits are not shared is said once as a notice too."""
+    notice, said = plan.notice, set[str]()
+
+    def tell(event: Event) -> None:
+        if isinstance(event, LimitsShared) and event.alone and notice is not None and not said:
+            said.add(event.upstream)
+            part = "all of" if event.processes == 1 else f"one in {event.processes} of"
+            notice(f"Redis does not share the limits now: this process uses {part} them. {event.why}")
+
+    return plan.observer if notice is None else fan_out(plan.observer, tell)
+
+
 def _timeouts(settings: Settings) -> Timeouts:
     ends = settings.endpoint
     return Timeouts(connect=ends.connect_seconds, idle=ends.idle_seconds, total=ends.total_seconds)
@@ -126,7 +140,7 @@ def build_gateway(
     settings: Settings, upstream: Upstream, ledger: Ledger, accounts: Accounts, observer: Observer
 ) -> Gateway:
     """The gateway to one upstream under the settings' limits and prices."""
-    own = settings.limits
+    own, redis = settings.limits, settings.redis()
     overrides = [
         Price(
             model=model,
@@ -141,13 +155,23 @@ def build_gateway(
     ]
     return assemble(
         upstream,
-        limits=Limits(concurrency=own.concurrency, rpm=own.rpm, max_wait=own.max_wait_seconds),
+        limits=Limits(
+            concurrency=own.concurrency,
+            policy=own.policy,
+            ramp=own.ramp_seconds,
+            interactive=own.interactive,
+            rpm=own.rpm,
+            tpm=own.tpm,
+            max_wait=own.max_wait_seconds,
+            processes=own.processes,
+        ),
         prices=Prices(overrides, base_url=upstream.base_url),
         ledger=ledger,
         accounts=accounts,
         clock=SystemClock(),
         rng=Random(),
         observer=observer,
+        redis=None if redis is None or settings.simulated else RedisDoor(redis),
     )
 
 

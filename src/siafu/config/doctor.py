@@ -50,7 +50,7 @@ def settings_rows(values: Sequence[Given]) -> list[Row]:
 
 def _shown(each: Given) -> str:
     value = each.value
-    guarded = isinstance(value, Secret) or {"api_key", "database_url", "env", "headers"} & set(each.place)
+    guarded = isinstance(value, Secret) or {"api_key", "database_url", "redis_url", "env", "headers"} & set(each.place)
     if guarded and not (isinstance(value, str) and refers(value)):
         return MASK
     return preview(redact(str(value)), 60)

@@ -38,10 +38,13 @@ ENVIRONMENT: tuple[tuple[str, str], ...] = (
     ("SIAFU_CHEAP_MODEL", "models.cheap"),
     ("SIAFU_CONCURRENCY", "limits.concurrency"),
     ("SIAFU_RPM", "limits.rpm"),
+    ("SIAFU_TPM", "limits.tpm"),
+    ("SIAFU_REDIS_URL", "redis_url"),
+    ("REDIS_URL", "redis_url"),
     ("SIAFU_HOME", "home"),
     ("SIAFU_DATABASE_URL", "database_url"),
 )
-_SECRET = ("endpoint.api_key", "database_url")  # an address may hold a password
+_SECRET = ("endpoint.api_key", "database_url", "redis_url")  # an address may hold a password
 
 Seconds = Annotated[float, Field(gt=0, le=86_400)]
 
@@ -70,12 +73,20 @@ class ModelSettings(_Section):
 
 
 class LimitSettings(_Section):
-    """`concurrency`: calls at once. `rpm`: requests a minute, None = the endpoint's own limit, learned from its 429s.
-    `max_wait_seconds`: the longest wait an endpoint may ask for before the call fails instead.
+    """`concurrency`: calls at once; a `policy` other than fixed learns a limit up to it. `ramp_seconds`: how long the
+    first calls take to rise to it. `interactive`: the part of it kept free for calls of priority 1. `rpm`, `tpm`:
+    requests and tokens a minute, None = the endpoint's own limit, taken from its headers and learned from its 429s.
+    `max_wait_seconds`: the longest wait an endpoint may ask for before the call fails instead. `processes`: how many
+    share the limits at least, for the time when Redis cannot say it.
     """
 
     concurrency: int = Field(default=100, ge=1, le=10_000)
+    policy: Literal["fixed", "aimd", "vegas", "window"] = "fixed"
+    ramp_seconds: float = Field(default=0.0, ge=0, le=3_600)
+    interactive: float = Field(default=0.0, ge=0, lt=1)
     rpm: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    tpm: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    processes: int = Field(default=1, ge=1, le=10_000)
     max_wait_seconds: Seconds = 600.0
 
 
@@ -110,7 +121,8 @@ class ToolSettings(_Section):
 
 class Settings(_Section):
     """Everything a user may set. `home`: where journals and state live. `database_url`: of the effects that tools have
-    had, and of conversations (a path, sqlite:///PATH or postgresql://...); None = files in `home`.
+    had, and of conversations (a path, sqlite:///PATH or postgresql://...); None = files in `home`. `redis_url`: where
+    processes of one key share its limits, None = each has them for itself.
     """
 
     endpoint: EndpointSettings = EndpointSettings()
@@ -120,6 +132,7 @@ class Settings(_Section):
     mcp_servers: dict[str, McpServerSettings] = {}
     tools: ToolSettings = ToolSettings()
     database_url: str | Secret | None = None
+    redis_url: str | Secret | None = None
     home: Path = Path(".siafu")
 
     def database(self, file: str) -> str | Path:
@@ -128,6 +141,13 @@ class Settings(_Section):
         if given is None:
             return self.home / file
         return given.reveal() if isinstance(given, Secret) else resolve(given, "database_url")
+
+    def redis(self) -> Secret | None:
+        """The address of Redis. Raises: ConfigError."""
+        given = self.redis_url
+        if given is None or isinstance(given, Secret):
+            return given
+        return Secret(resolve(given, "redis_url"))
 
     @property
     def simulated(self) -> bool:

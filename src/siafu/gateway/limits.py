@@ -29,6 +29,7 @@ from siafu.pace.aimd import Aimd
 from siafu.pace.clock import Clock
 from siafu.pace.concurrency import Fixed, Outcome, Policy
 from siafu.pace.fair import FairQueue
+from siafu.pace.share import Whole
 from siafu.pace.throttle import Throttle
 from siafu.pace.tokens import Estimate, TokenBucket
 from siafu.pace.vegas import Vegas
@@ -43,7 +44,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     concurrency: requests at once; policies other than `fixed` learn a limit up to it. ramp: seconds over which the
     fixed one is reached. interactive: the part of it that only calls of priority 1 may use. rpm, tpm: requests and
     tokens a minute, None = no limit. burst: requests that may leave at once, None = one second's worth. max_wait: the
-    longest server-given wait in seconds that is waited out; a longer one is an error at once.
+    longest server-given wait in seconds that is waited out; a longer one is an error at once. processes: how many share
+    these limits at least, when they are shared.
     """
 
     concurrency: int = 100
@@ -54,6 +56,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     tpm: float | None = None
     burst: int | None = None
     max_wait: float = 60.0
+    processes: int = 1
 
     def __post_init__(self) -> None:
         if self.concurrency < 1 or (self.burst is not None and self.burst < 1):
@@ -65,6 +68,12 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigError("max_wait and ramp are numbers of seconds")
         if not 0 <= self.interactive < 1:
             raise ConfigError("interactive is a part of the concurrency: at least 0 and below 1")
+
+    @property
+    def whole(self) -> Whole:
+        """What all processes of the key may do together."""
+        rpm, tpm = (None if each is None else each / 60 for each in (self.rpm, self.tpm))
+        return Whole(concurrency=self.concurrency, requests=rpm, tokens=tpm, processes=self.processes)
 
     def policy_now(self) -> Policy:
         """The concurrency policy at its beginning."""

@@ -14,6 +14,7 @@ import uuid
 from collections.abc import Callable
 
 from siafu.errors import StoreError
+from siafu.gateway.transport import Upstream
 from siafu.observe.events import LimitsShared, Observer
 from siafu.pace.clock import Clock
 from siafu.pace.share import Ask, Lease, Share, Whole
@@ -69,23 +70,23 @@ return {requests, tokens, slots, math.ceil(math.max(wait, later) / 1000), member
 """
 
 
-def limits_key(base_url: str, secret: str) -> str:
-    """The name under which processes with this key at this address share. The key cannot be read from it."""
-    return "siafu:{" + hashlib.sha256(f"{base_url}\0{secret}".encode()).hexdigest()[:32] + "}"
+def limits_key(upstream: Upstream) -> str:
+    """The name under which processes with this upstream and key share. The key cannot be read from it."""
+    secret = "" if upstream.key is None else upstream.key.reveal()
+    return "siafu:{" + hashlib.sha256(f"{upstream.base_url}\0{secret}".encode()).hexdigest()[:32] + "}"
 
 
 class Sharing:
-    """This process's side of one shared limit. `name`: as of `limits_key`; `upstream`: for events."""
+    """This process's side of the limits of one upstream and key. `whole`: those of all processes together."""
 
-    def __init__(
-        self, door: RedisDoor, whole: Whole, *, name: str, clock: Clock, upstream: str, observer: Observer
-    ) -> None:
+    def __init__(self, door: RedisDoor, whole: Whole, upstream: Upstream, *, clock: Clock, observer: Observer) -> None:
         self.share = Share(whole)
         self._door = door
+        name = limits_key(upstream)
         self._keys = (f"{name}:buckets", f"{name}:members")
         self._me = uuid.uuid4().hex
         self._clock = clock
-        self._upstream = upstream
+        self._upstream = upstream.name
         self._observer = observer
         self._task: asyncio.Task[None] | None = None
         self._asking = False
@@ -153,9 +154,11 @@ class Sharing:
 
     async def aclose(self) -> None:
         """Stop asking. Slots are free for others after `HELD`. Idempotent."""
-        if self._task is not None and not self._task.done():
-            self._task.cancel()
-        self._task = None
+        task, self._task = self._task, None
+        if task is not None and task.get_loop() is asyncio.get_running_loop():
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        await self._door.aclose()
 
 
 def _micros(rate: float | None) -> str:
