@@ -5,7 +5,7 @@ depends on how long answers are. With L calls at once, a latency B when the upst
 L * (1 - B / M) of them wait there. The limit grows while fewer than `alpha` wait and shrinks while more than `beta` do.
 
 Refusals and timeouts are a second signal, and never enter the average, as a refusal that is quick looks like low
-latency. B is learned anew now and then at low concurrency, so that it may also rise: models and prompts change.
+latency. B is learned anew now and then at half the limit, so that it may also rise: models and prompts change.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from __future__ import annotations
 import math
 from statistics import median
 
-from siafu.pace.concurrency import START, Learned, Sample
+from siafu.pace.concurrency import Learned, Sample
 
 CUT = 0.9
 ENOUGH = 10  # samples; thinner windows go on until they have them
-RELEARN = 60.0  # seconds between two looks at the upstream at low concurrency
+RELEARN = 60.0  # seconds between two looks at the upstream at half the limit
 
 
 class Vegas(Learned):
@@ -28,7 +28,7 @@ class Vegas(Learned):
         self._cut_at = -math.inf
         self._base: float | None = None
         self._learned_at = 0.0
-        self._former: float | None = None  # the limit to go back to after a look at low concurrency
+        self._former: float | None = None  # the limit to go back to after such a look
         self._starting = True
 
     def ended(self, sample: Sample) -> None:
@@ -62,9 +62,9 @@ class Vegas(Learned):
             self._move(self._aim * 2 if self._starting else self._aim + step, sample.now)
         elif waiting >= alpha:
             self._starting = False
-        if sample.now - self._learned_at > RELEARN and self._aim > START:
+        if sample.now - self._learned_at > RELEARN:
             self._former = self._aim
-            self._move(float(START), sample.now)
+            self._move(self._aim / 2, sample.now)
 
     def _move(self, aim: float, now: float) -> None:
         self._set(aim)
