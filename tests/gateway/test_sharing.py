@@ -10,8 +10,8 @@ from random import Random
 from typing import Any
 
 import pytest
-from services import free_port, redis_command, running_redis
 
+from services import free_port, redis_command, running_redis
 from siafu.border.secrets import Secret
 from siafu.errors import ConfigError, StoreError
 from siafu.gateway.chat import ChatAnswer, ChatRequest, Usage
@@ -54,9 +54,7 @@ class Process:
     def __init__(self, url: str, limits: Limits, endpoint: Endpoint) -> None:
         self.events: list[Event] = []
         upstream = Upstream(name="u", base_url="http://127.0.0.1:9/v1", key=Secret("sk-shared-0123456789"))
-        self.sharing = Sharing(
-            RedisDoor(Secret(url)), limits.whole, upstream, clock=CLOCK, observer=self.events.append
-        )
+        self.sharing = Sharing(RedisDoor(Secret(url)), limits.whole, upstream, clock=CLOCK, observer=self.events.append)
         self.limited = Limited(
             endpoint,
             limits,

@@ -2,7 +2,7 @@
 
 The signal is the time to the first token, or the seconds per token of an answer in one piece; the time of whole calls
 depends on how long answers are. With L calls at once, a latency B when the upstream is idle and M now, about
-L * (1 - B / M) of them wait there. The limit grows while fewer than `alpha` wait and shrinks while more than `beta` do.
+L * (1 - B / M) of them wait there. The limit grows while fewer than `alpha` wait and shrinks while more than twice as many do.
 
 Refusals and timeouts are a second signal, and never enter the average, as a refusal that is quick looks like low
 latency. B is learned anew now and then at half the limit, so that it may also rise: models and prompts change.
@@ -17,6 +17,7 @@ from siafu.pace.concurrency import Learned, Sample
 
 CUT = 0.9
 ENOUGH = 10  # samples; thinner windows go on until they have them
+LEAST, PART = 0.7, 0.15  # calls that may wait, and the part of the limit: below it, latency is taken for noise
 RELEARN = 60.0  # seconds between two looks at the upstream at half the limit
 
 
@@ -53,7 +54,7 @@ class Vegas(Learned):
             return
         self._base = min(self._base, latency)
         waiting = self._aim * (1.0 - self._base / latency) if latency > 0 else 0.0
-        alpha = max(0.7, 0.03 * self._aim)
+        alpha = max(LEAST, PART * self._aim)
         step = max(1.0, math.log10(self._aim))
         if waiting > 2 * alpha:
             self._starting = False
