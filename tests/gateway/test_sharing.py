@@ -244,7 +244,7 @@ def test_a_missing_library_is_said_with_what_to_do(monkeypatch: pytest.MonkeyPat
 
 def test_the_name_of_a_limit_tells_keys_apart_and_shows_none() -> None:
     names = {
-        limits_key(Upstream(name="u", base_url=url, key=key and Secret(key)))
+        limits_key(Upstream(name="u", base_url=url, key=None if key is None else Secret(key)))
         for url in ("http://127.0.0.1:1/v1", "http://127.0.0.1:2/v1")
         for key in (None, "sk-a-0123456789", "sk-b-0123456789")
     }

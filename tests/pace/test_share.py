@@ -69,7 +69,7 @@ def test_alone_it_takes_its_part_and_begins_with_nothing() -> None:
     share.take(0.5 + wait, 10)
     assert share.ready(0.5 + wait, 1, 10) >= 0.39, "a fourth of ten requests a second"
     leased(share, 9.0, slots=10, requests=5, tokens=50)
-    assert not share.alone and share.ready(9.0, 9, 10) == 0.0
+    assert share.ready(9.0, 9, 10) == 0.0, "on lease again"
 
 
 def test_alone_from_the_beginning_it_believes_the_settings() -> None:

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from siafu.pace.bucket import EPSILON
-from siafu.pace.tokens import Estimate, TokenBucket
+from siafu.pace.tokens import Estimate, Reserved, TokenBucket
 
 call = st.tuples(
     st.floats(0, 8),  # seconds since the call before asked
@@ -19,7 +19,9 @@ call = st.tuples(
 
 def run(bucket: TokenBucket, calls: list[tuple[float, int, int, float]]) -> list[tuple[float, int]]:
     """When each call left, one after the other, and what it used in the end."""
-    now, left, open_calls = 0.0, [], []
+    now = 0.0
+    left: list[tuple[float, int]] = []
+    open_calls: list[tuple[float, int, int, Reserved]] = []
     for pause, used, over, seconds in calls:
         now += pause
         while True:

@@ -33,10 +33,10 @@ LEGEND = (
 )
 
 LIMITS_LEGEND = (
-    "Three times as many calls are offered as the upstream can take; after 70 s its capacity is halved. goodput: answers "
-    "a second, of what it can do in the long run; refused: of what was sent; both from 10 s after the start, and from 10 s "
-    "after the halving. converged: seconds from the halving until ten seconds in a row have 90 % goodput and at most 2 % "
-    "refusals. p95: seconds of an answered call. Medians over the seeds; the same on every machine."
+    "Three times as many calls are offered as the upstream can take; after 70 s its capacity is halved. goodput: "
+    "answers a second, of what it can do in the long run; refused: of what was sent; both leave the first 10 s out. "
+    "converged: seconds from the halving until ten seconds in a row have 90 % goodput and at most 2 % refusals. p95: "
+    "seconds of an answered call. Medians over the seeds; the same on every machine."
 )
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False, no_args_is_help=True, epilog=EPILOG)
@@ -44,7 +44,7 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False, no_args_is_help=T
 
 @app.callback()
 def bench() -> None:
-    """Measure siafu beside other clients."""
+    """Measure siafu beside other clients, and its limiter's policies beside each other."""
 
 
 @app.command(epilog=EPILOG)

@@ -2,7 +2,8 @@
 
 The signal is the time to the first token, or the seconds per token of an answer in one piece; the time of whole calls
 depends on how long answers are. With L calls at once, a latency B when the upstream is idle and M now, about
-L * (1 - B / M) of them wait there. The limit grows while fewer than `alpha` wait and shrinks while more than twice as many do.
+L * (1 - B / M) of them wait there. The limit grows while fewer than `alpha` wait and shrinks while more than twice as
+many do.
 
 Refusals and timeouts are a second signal, and never enter the average, as a refusal that is quick looks like low
 latency. B is learned anew now and then at half the limit, so that it may also rise: models and prompts change.
