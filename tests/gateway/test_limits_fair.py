@@ -94,7 +94,7 @@ def test_g12_tokens_requests_and_concurrency_hold_in_any_window_for_any_crowd(
         await asyncio.gather(
             *(caller(str(n), at, tokens, what, p, run) for n, (at, _, tokens, what, p, run) in enumerate(crowd))
         )
-        burst = max(tpm / 6, 1000)  # a call of more than the burst leaves alone
+        burst = max(tpm / 12, 1000)  # a call of more than the burst leaves alone
         for window in (0.0, 0.5, 2.0, 10.0):
             if line.upstream.came:
                 assert line.used_within(window) <= tpm / 60 * window + burst + 1e-3
@@ -106,11 +106,11 @@ def test_g12_tokens_requests_and_concurrency_hold_in_any_window_for_any_crowd(
 
 
 async def test_tokens_are_paced_and_what_was_not_used_comes_back() -> None:
-    line = Line(Limits(tpm=60_000, concurrency=1000))  # 1,000 a second, 10,000 at once
+    line = Line(Limits(tpm=60_000, concurrency=1000))  # 1,000 a second, 5,000 at once
     line.upstream.plan = {str(n): (500, 1.0, None) for n in range(200)}
     await asyncio.gather(*(line.ask(str(n), size=2000) for n in range(200)))
-    assert line.used_within(0.0) <= 10_000
-    assert line.used_within(30.0) <= 40_000
+    assert line.used_within(0.0) <= 5_000
+    assert line.used_within(30.0) <= 35_000
     end = line.upstream.came[-1][0]
     assert 80 <= end <= 140, "100,000 tokens less those at once, at 1,000 a second; estimates cost some"
 

@@ -49,7 +49,7 @@ def test_it_looks_again_when_more_may_be_there() -> None:
 
 
 def test_what_calls_used_beyond_their_lease_is_told_once() -> None:
-    share = Share(Whole(concurrency=4, tokens=10.0))  # 100 at once
+    share = Share(Whole(concurrency=4, tokens=20.0))  # 100 at once
     leased(share, 0.0, slots=4, tokens=100)
     assert share.ready(0.0, 0, 500) == 0.0
     share.take(0.0, 500)

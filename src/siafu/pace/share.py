@@ -12,13 +12,12 @@ import math
 import msgspec
 
 from siafu.pace.bucket import Bucket
-from siafu.pace.tokens import TokenBucket
+from siafu.pace.tokens import SECONDS_AT_ONCE, TokenBucket
 
 BATCH = 0.1  # seconds' worth of the limit that a process leases at a time
 HOLD = 1.0  # seconds after which what was leased and not used is lost
 LOOK_AGAIN = 0.05  # seconds; after it a caller that found nothing on lease looks again
 AT_ONCE = 1.0  # seconds' worth of requests that may leave at once, all processes together
-TOKENS_AT_ONCE = 10.0  # the same of tokens
 
 
 class Whole(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,7 +36,7 @@ class Whole(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def token_burst(self) -> float:
-        return (self.tokens or 0.0) * TOKENS_AT_ONCE
+        return (self.tokens or 0.0) * SECONDS_AT_ONCE
 
 
 class Ask(msgspec.Struct, frozen=True, kw_only=True):
@@ -161,4 +160,4 @@ class Share:
             self._bucket = Bucket(self.whole.requests / self.processes, start=now)
         if self.whole.tokens is not None:
             rate = self.whole.tokens / self.processes
-            self._token_bucket = TokenBucket(rate, start=now + TOKENS_AT_ONCE)
+            self._token_bucket = TokenBucket(rate, start=now + SECONDS_AT_ONCE)

@@ -11,7 +11,7 @@ from siafu.pace.bucket import EPSILON
 
 GAIN = 1 / 8  # of a new value in a running mean; twice that in the mean deviation (Jacobson, 1988, appendix A)
 UNKNOWN_OUTPUT = 500  # tokens that an answer is taken for before any was seen, when the request sets no limit
-SECONDS_AT_ONCE = 10.0  # of the limit that may be used at once after a pause
+SECONDS_AT_ONCE = 5.0  # of the limit that may be used at once after a pause
 
 
 class Reserved:

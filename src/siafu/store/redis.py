@@ -27,7 +27,8 @@ class RedisDoor:
             self._errors: Any = importlib.import_module("redis.exceptions")
         except ModuleNotFoundError:
             raise ConfigError(
-                "redis_url is set, and the Redis client is not installed: pip install 'siafu[redis]', or unset it"
+                "redis_url (or REDIS_URL) is set, and the Redis client is not installed: pip install 'siafu[redis]', "
+                "or unset it"
             ) from None
         self._url = url
         self._timeout = timeout

@@ -43,8 +43,8 @@ def scenarios() -> list[Scenario]:
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """One policy in one scenario, medians over the seeds. Shares from 0 to 1, before and after the halving: `goodput` of
-    what the upstream can do in the long run (more is 1), `refused` of what was sent. `seconds_to_converge`: from the
+    """One policy in one scenario, medians over the seeds. Shares from 0 to 1, before and after the halving: `goodput`,
+    of what the upstream can do in the long run (more is 1), `refused` of what was sent. `seconds_to_converge`: from the
     halving until goodput is at 90 % and at most 2 % are refused, for `SPAN` seconds; None = never. `p95`: seconds of an
     answered call. `in_flight`: calls under way before the halving.
     """

@@ -40,7 +40,9 @@ class Upstream(Protocol):
 
 
 class RateLimited:
-    """`rate` requests a second, and those of `at_once` seconds at once (GCRA); answers take about `seconds`. `tells`: nothing, how long to wait (hints), or with every answer what is left (headers)."""
+    """`rate` requests a second, those of `at_once` seconds at once (GCRA); answers take about `seconds`. `tells`:
+    nothing, how long to wait (hints), or with every answer what is left (headers).
+    """
 
     def __init__(self, rate: float, seconds: float, tells: str, at_once: float) -> None:
         self._rate, self._burst = rate, max(1.0, rate * at_once)
