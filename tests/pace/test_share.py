@@ -4,12 +4,12 @@ import math
 
 import pytest
 
-from siafu.pace.share import HOLD, LOOK_AGAIN, Ask, Lease, Share, Whole
+from siafu.pace.share import HELD, HOLD, LOOK_AGAIN, Ask, Lease, Share, Whole
 
 
 def leased(share: Share, now: float, **given: float) -> None:
     values = {"requests": 0, "tokens": 0, "slots": 0, "wait": 0.0, "processes": 1, **given}
-    share.leased(Lease(**values), now)  # type: ignore[arg-type]
+    share.leased(Lease(**values), now, now)  # type: ignore[arg-type]
 
 
 def test_nobody_leaves_before_something_was_leased() -> None:
@@ -18,6 +18,13 @@ def test_nobody_leaves_before_something_was_leased() -> None:
     leased(share, 0.0, slots=2)
     assert share.ready(0.0, 1, 0) == 0.0
     assert share.ready(0.0, 2, 0) > 0.0
+
+
+def test_slots_of_one_who_was_not_heard_of_for_long_are_no_longer_its_own() -> None:
+    share = Share(Whole(concurrency=4))
+    leased(share, 0.0, slots=2)
+    assert share.ready(HELD - 0.1, 0, 0) == 0.0
+    assert share.ready(HELD, 0, 0) > 0.0
 
 
 def test_requests_on_lease_are_used_up_or_lost_in_time() -> None:

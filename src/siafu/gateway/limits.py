@@ -156,6 +156,8 @@ class Limited:
             permit = await self._wait(request, context, now)
         else:
             permit = admission.take(now, context.priority, tokens)
+            if self._sharing is not None:
+                self._dispatch()
         try:
             reply = await self._inner.open(request, context)
         except BaseException as error:

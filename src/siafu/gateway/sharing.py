@@ -17,13 +17,12 @@ from siafu.errors import StoreError
 from siafu.gateway.transport import Upstream
 from siafu.observe.events import LimitsShared, Observer
 from siafu.pace.clock import Clock
-from siafu.pace.share import Ask, Lease, Share, Whole
+from siafu.pace.share import HELD, Ask, Lease, Share, Whole
 from siafu.store.redis import RedisDoor
 
 BEAT = 0.5  # seconds between two asks of a process with calls under way
 GAP = 0.02  # seconds between two asks, at least
 AGAIN = 1.0  # seconds between two asks of a Redis that did not answer
-HELD = 3.0  # seconds after which the slots of a process that is not heard of are free
 KEPT = 3600  # seconds without calls after which Redis forgets a limit
 
 # KEYS: buckets, members. ARGV: me, concurrency, slots wanted, in flight, held ms; then for requests and for tokens:
@@ -145,7 +144,7 @@ class Sharing:
                 self._tell(error.message)
             return
         lease = Lease(requests=requests, tokens=tokens, slots=slots, wait=wait / 1000, processes=members)
-        self.share.leased(lease, self._clock.now())
+        self.share.leased(lease, self._clock.now(), self._asked_at)
         if was_alone:
             self._tell("")
 

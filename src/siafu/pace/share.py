@@ -16,6 +16,7 @@ from siafu.pace.tokens import SECONDS_AT_ONCE, TokenBucket
 
 BATCH = 0.1  # seconds' worth of the limit that a process leases at a time
 HOLD = 1.0  # seconds after which what was leased and not used is lost
+HELD = 3.0  # seconds after which the slots of a process that is not heard of are free
 LOOK_AGAIN = 0.05  # seconds; after it a caller that found nothing on lease looks again
 AT_ONCE = 1.0  # seconds' worth of requests that may leave at once, all processes together
 
@@ -67,7 +68,7 @@ class Share:
         self.alone = False
         self.processes = whole.processes
         self.short = False  # a call found too little on lease
-        self._slots = 0
+        self._slots, self._slots_until = 0, -math.inf
         self._requests, self._tokens, self._until = 0, 0, -math.inf
         self._owed = 0
         self._not_before = -math.inf
@@ -83,6 +84,7 @@ class Share:
         held = now < self._until
         enough = (
             in_flight < self._slots
+            and now < self._slots_until
             and (self.whole.requests is None or (held and self._requests > 0))
             and (self.whole.tokens is None or (held and self._tokens >= self._charge(tokens)))
         )
@@ -133,15 +135,15 @@ class Share:
             slots=min(self.whole.concurrency, in_flight + waiting),
         )
 
-    def leased(self, lease: Lease, now: float) -> None:
-        """An ask was answered at `now`."""
+    def leased(self, lease: Lease, now: float, asked_at: float) -> None:
+        """What was asked for at `asked_at` was answered at `now`."""
         if now >= self._until:
             self._requests = self._tokens = 0
         self.alone, self.processes = False, max(1, lease.processes)
         self._bucket = self._token_bucket = None
         self._requests += lease.requests
         self._tokens += lease.tokens
-        self._slots = lease.slots
+        self._slots, self._slots_until = lease.slots, asked_at + HELD
         self._until = now + HOLD
         self._not_before = now + lease.wait
 
