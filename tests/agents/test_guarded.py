@@ -12,7 +12,7 @@ from siafu.agents.conversation import opening
 from siafu.agents.replay import Replay
 from siafu.agents.steps import step
 from siafu.agents.task import Surroundings, TaskContext
-from siafu.errors import OutcomeUnknown, ToolDenied, ToolTimeout
+from siafu.errors import OutcomeUnknown, ToolDenied, ToolFault, ToolTimeout, ToolUnavailable
 from siafu.gateway.chat import ChatAnswer, ToolCall
 from siafu.gateway.scripted import Scripted
 from siafu.observe.calls import CallContext
@@ -23,7 +23,9 @@ from siafu.tools.toolset import Tool, ToolResult
 from .agent_fakes import tool_messages
 from .ant_farm import DictJournal
 
-PENDING = ToolResult(text="later", is_error=True, code="pending_approval", structured={"code": "pending_approval"})
+PENDING = ToolResult(text="later", is_error=True, code="pending_approval", later=True)
+
+AWAY = ToolResult(text="the bank is closed", is_error=True, code="closed", later=True)
 
 
 class Guarded:
@@ -72,7 +74,9 @@ class Life:
         (KeyboardInterrupt(), "intent"),
         (ToolTimeout("3 s"), "unclear"),
         (OutcomeUnknown("?"), "unclear"),
+        (ToolUnavailable("away"), "unclear"),
         (PENDING, "effect"),
+        (AWAY, "effect"),
     ],
 )
 async def test_an_open_outcome_is_asked_for_again_under_its_key(first: Any, kind: str) -> None:
@@ -83,13 +87,108 @@ async def test_an_open_outcome_is_asked_for_again_under_its_key(first: Any, kind
             result = await (await life.begun()).tool("pay", {"order": 1})
         except type(first):
             continue
-        assert result == PENDING
+        assert result == first
     assert life.kinds() == [kind]
     life.tools.answer = ToolResult(text="paid")
     for _ in range(2):
         assert (await (await life.begun()).tool("pay", {"order": 1})).text == "paid"
     assert len(life.tools.keys) == 3  # the last one is in the journal
     assert len(set(life.tools.keys)) == 1 and life.tools.keys[0]
+
+
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [
+        (AWAY, ToolResult(text="opens in 3 s", is_error=True, code="closed", later=True)),
+        (AWAY, ToolUnavailable("gone")),
+        (PENDING, ToolUnavailable("gone")),
+        (ToolUnavailable("tried again in 1.2 s"), ToolUnavailable("tried again in 0.4 s")),
+        (OutcomeUnknown("no answer"), OutcomeUnknown("still none")),
+        (ToolTimeout("3 s"), ToolUnavailable("gone")),
+    ],
+)
+async def test_an_answer_that_differs_in_words_alone_is_told_as_before(first: Any, then: Any) -> None:
+    """Otherwise a model would be asked, and paid, about every look."""
+    life = Life()
+    told = []
+    for answer in (first, then, then):
+        life.tools.answer = answer
+        ctx = await life.begun()
+        try:
+            told.append((await ctx.tool("pay", {})).text)
+        except ToolFault as fault:
+            told.append(fault.message)
+        assert list(ctx.waiting.values()) == ["pay"]
+    assert len(set(told)) == 1
+    assert len(life.tools.keys) == 3 and len(set(life.tools.keys)) == 1
+
+
+@pytest.mark.parametrize("first", [AWAY, OutcomeUnknown("?")])
+async def test_a_tool_that_is_gone_leaves_what_is_open_open(first: Any) -> None:
+    life = Life()
+    told = []
+    for answer, allowed in ((first, ["pay"]), (first, ["look"]), (ToolResult(text="paid"), ["pay"])):
+        life.tools.answer = answer
+        ctx = await life.begun(allowed)
+        try:
+            told.append((await ctx.tool("pay", {})).text)
+        except OutcomeUnknown as fault:
+            told.append(fault.message)
+        assert bool(ctx.waiting) == (answer is first)
+    assert told[0] == told[1] != told[2] == "paid"
+    assert len(life.tools.keys) == 2 and len(set(life.tools.keys)) == 1
+
+
+async def test_another_open_answer_is_told() -> None:
+    life = Life()
+    for answer in (AWAY, PENDING):
+        life.tools.answer = answer
+        ctx = await life.begun()
+        assert await ctx.tool("pay", {}) == answer
+        assert ctx.waiting == {answer.code: "pay"}
+
+
+@pytest.mark.parametrize("first", [AWAY, ToolUnavailable("gone")])
+async def test_a_call_made_again_in_the_same_words_takes_the_place_of_the_open_one(first: Any) -> None:
+    """A step has one effect: the one that could not act must not act too, once it could."""
+
+    async def twice(ctx: TaskContext) -> str:
+        try:
+            if not (before := await ctx.tool("pay", {})).is_error:
+                return before.text
+        except ToolUnavailable:
+            pass
+        life.tools.answer = ToolResult(text="paid")
+        return (await ctx.tool("pay", {})).text
+
+    life = Life()
+    life.tools.answer = first
+    ctx = await life.begun()
+    assert await twice(ctx) == "paid"
+    assert not ctx.waiting  # nothing is left to do
+    ctx = await life.begun()
+    assert await twice(ctx) == "paid"
+    assert not ctx.waiting
+    assert len(life.tools.keys) == 2 == len(set(life.tools.keys))  # all from the journal
+
+
+async def test_two_that_wait_for_a_person_stay_two() -> None:
+    life = Life()
+    life.tools.answer = PENDING
+    for _ in range(2):
+        ctx = await life.begun()
+        await asyncio.gather(*(ctx.tool("pay", {}) for _ in range(2)))
+        await ctx.tool("pay", {})
+    assert len(life.tools.keys) == 6 and len(set(life.tools.keys)) == 3
+
+
+async def test_what_the_same_words_ask_at_once_waits_for_each() -> None:
+    life = Life()
+    life.tools.answer = AWAY
+    for _ in range(2):
+        ctx = await life.begun()
+        await asyncio.gather(*(ctx.tool("pay", {}) for _ in range(3)))
+    assert len(life.tools.keys) == 6 and len(set(life.tools.keys)) == 3
 
 
 @pytest.mark.parametrize("answer", [ToolDenied("no"), ToolResult(text="no", is_error=True, code="over_limit")])

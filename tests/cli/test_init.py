@@ -49,7 +49,9 @@ def test_what_it_writes_runs_as_it_is(tmp_path: Path) -> None:
     }
     ended = {name: (*process.communicate(timeout=100), process.returncode) for name, process in running.items()}
     assert {name: code for name, (_, _, code) in ended.items()} == dict.fromkeys(commands, 0), ended
-    assert json.loads(ended["support run"][0])["finished"] == 20
+    support = json.loads(ended["support run"][0])
+    assert support["finished"] + support["waiting"] == 20
+    assert list(support["waits_for"]) == ["payments_unavailable"]  # as the first commands come without a provider
     assert json.loads(ended["batch run"][0])["finished"] == 10
     assert json.loads(ended["ask"][0])["status"] == "ok"
     assert "greeting -> " in ended["first"][0] and all("SIMULATED" in errors for _, errors, _ in ended.values())

@@ -109,7 +109,7 @@ class Desk:
         store = SqliteStore(self.where.journal).run(self.where.run)
         around = Surroundings(endpoint=endpoint, clock=SystemClock())
         try:
-            options = MapOptions(concurrency=concurrency, wait_approvals=wait)
+            options = MapOptions(concurrency=concurrency, wait=wait)
             return await run(prepared, around, store, options, self.notes)
         finally:
             await store.aclose()

@@ -12,8 +12,10 @@ import pytest
 
 from filerun.mini import Desk, MiniJob, lines
 from siafu.agents.task import TaskContext
+from siafu.apps.filerun.job import Written
 from siafu.apps.filerun.status import status
-from siafu.errors import ApprovalPending, InputError, RequestRefused
+from siafu.errors import ApprovalPending, InputError, NotNow, RequestRefused
+from siafu.swarm.results import MapResult
 
 
 class Waits(MiniJob):
@@ -77,6 +79,43 @@ def test_what_waits_keeps_its_record_until_it_goes_on(desk: WaitingDesk) -> None
     desk.job.decided["wait 2"] = True
     assert counts(desk.run(retry_failed=True)) == (4, 0, 0, 0, 0)
     assert set(desk.records().values()) == {"ok"}
+
+
+class Tells(Waits):
+    """Waiting records say what for, as it is now; `word` is that."""
+
+    word = "closed"
+
+    async def work(self, item: Any, ctx: TaskContext, /) -> Any:
+        if item in self.decided:
+            return "done"
+        raise NotNow(self.word, reason=self.word)
+
+    def record(self, result: MapResult) -> Any:
+        text = result.value if result.error is None else result.error.message
+        return {"id": result.item.key, "status": result.status, "text": text, "seconds": result.seconds}
+
+    def read_back(self, line: bytes) -> Written | None:
+        written = super().read_back(line)
+        if written is None or not written.waits:
+            return written
+        text = json.loads(line)["text"]
+        return Written(written.key, written.ok, waits=True, reason=text, tells=text)
+
+
+def test_a_record_that_waits_changes_when_what_it_tells_does(desk: WaitingDesk) -> None:
+    desk.job = job = Tells()
+    outcome = desk.run()
+    assert (outcome.waits, outcome.waiting, outcome.exit_code) == ({"closed": 4}, 4, 0)
+    before = desk.out.read_bytes()
+    assert desk.run().waits == {"closed": 4}
+    assert desk.out.read_bytes() == before  # although it took another time
+    job.word = "off"
+    assert desk.run().waits == {"off": 4}
+    assert b"closed" not in desk.out.read_bytes()
+    assert set(desk.records().values()) == {"waiting"}
+    job.decided = {"a": True, "b": True}
+    assert counts(desk.run()) == (2, 0, 2, 0, 0)
 
 
 def test_a_record_that_a_crash_kept_from_its_place_comes_from_the_journal(desk: WaitingDesk) -> None:

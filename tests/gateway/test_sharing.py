@@ -18,7 +18,7 @@ from siafu.gateway.chat import ChatAnswer, ChatRequest, Usage
 from siafu.gateway.endpoint import PlainReply, Reply
 from siafu.gateway.limits import Limited, Limits
 from siafu.gateway.sharing import Sharing, limits_key
-from siafu.gateway.transport import Upstream
+from siafu.gateway.upstream import Upstream
 from siafu.observe.calls import CallContext
 from siafu.observe.events import Event, LimitsShared
 from siafu.pace.clock import SystemClock

@@ -42,6 +42,13 @@ def test_what_is_pending_is_told_as_pending() -> None:
     assert "Nothing has been refunded yet" in out(waits, korean=False)
 
 
+def test_what_cannot_be_done_now_is_neither_told_as_paid_nor_as_refused() -> None:
+    later = Refund(order_id="1001", state="not_yet", code="payments_unavailable")
+    assert "아직 환불되지 않았습니다. 거절된 것은 아니니" in out(later)
+    told = out(later, korean=False)
+    assert "nothing has been refunded yet. It is not refused; please ask about this order later." in told
+
+
 def test_a_payment_is_told_with_its_own_amount_before_the_models_words() -> None:
     told = out(PAID, text="감사합니다.")
     assert told == "주문 1001: 30,000원 환불이 처리되었습니다. 원래의 결제 수단으로 돌려드립니다.\n\n감사합니다."

@@ -9,7 +9,7 @@ import pytest
 
 from siafu.agents.arguments import RefusedCall
 from siafu.agents.steps import FinalStep, ModelStep, Step, ToolStep
-from siafu.apps.support.outcome import outcome, refunds
+from siafu.apps.support.outcome import out_of_reach, outcome, refunds
 from siafu.apps.support.requests import Refund
 from siafu.apps.support.routes import ROUTES
 from siafu.gateway.chat import ToolCall
@@ -33,6 +33,12 @@ def refund(code: str | None = None, order: Any = "1001", structured: Any = PAID)
     """A refund that was made, or failed with `code`."""
     step = ran(code, structured)
     return msgspec.structs.replace(step, call=ToolCall("c", "process_refund", "{}"), arguments={"order_id": order})
+
+
+def later(code: str) -> ToolStep:
+    """A refund that could not be made now."""
+    step = refund(code)
+    return msgspec.structs.replace(step, result=msgspec.structs.replace(step.result, later=True))
 
 
 def refused(reason: str) -> RefusedCall:
@@ -69,6 +75,12 @@ def refused(reason: str) -> RefusedCall:
         ([ran(), refund("in_progress")], "refund", "unknown"),
         ([ran(), refund("tool_timeout")], "refund", "unknown"),
         ([ran(), refund("declined")], "refund", "refused"),
+        ([ran(), refund("payments_unavailable")], "refund", "refused"),  # nothing says that it may be made later
+        ([ran(), later("payments_unavailable")], "refund", "unknown"),
+        ([later("daily_limit"), later("pending_approval")], "refund", "pending_approval"),
+        ([later("tool_disabled"), refund("declined")], "refund", "refused"),
+        ([later("tool_disabled"), refund()], "refund", "answered"),
+        ([later("tool_disabled"), refund(order="1002")], "refund", "unknown"),
         ([ran(), refund("tool_denied")], "refund", "refused"),
         ([ran(), refund("order_not_requested")], "refund", "needs_info"),
         ([ran(), refund("amount_not_requested")], "refund", "needs_info"),
@@ -153,3 +165,16 @@ def test_of_several_tries_on_one_order_the_one_counts_that_says_most_about_the_m
 ) -> None:
     found = refunds([*(refund(code) for code in codes), refund("pending_approval", order="1002")])
     assert [(one.order_id, one.state) for one in found] == [("1001", state), ("1002", "pending_approval")]
+
+
+def test_a_refund_that_may_be_made_later_is_told_with_what_it_waits_for() -> None:
+    (found,) = refunds([later("daily_limit")])
+    assert found == Refund(order_id="1001", state="not_yet", code="daily_limit")
+    assert refunds([later("shop_unavailable")])[0].state == "unknown"  # it may have been made
+
+
+def test_what_could_not_be_looked_up_is_told_from_what_was_not_found() -> None:
+    away = msgspec.structs.replace(ran("shop_unavailable").result, later=True)
+    assert out_of_reach([msgspec.structs.replace(ran(), result=away)]) == "shop_unavailable"
+    assert out_of_reach([ran(), ran("tool_unavailable")]) == "tool_unavailable"
+    assert out_of_reach([ran(), ran("order_not_found"), refused("tool_unavailable")]) == ""

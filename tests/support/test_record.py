@@ -127,6 +127,14 @@ def test_what_a_person_should_look_at_has_one_field_more() -> None:
     assert line(JOB.record(result(flagged))) == OK[:-1] + ',"flagged":"classification_default"}'
 
 
+def test_what_waits_says_what_for() -> None:
+    waits = msgspec.structs.replace(result(), status="waiting", error=MapError("daily_limit", "later"))
+    written = line(JOB.record(waits))
+    assert written == OK[:-1] + ',"waiting":true,"waits_for":"daily_limit"}'
+    read = JOB.read_back(written.encode())
+    assert read == Written("r1", True, waits=True, reason="daily_limit", tells=ANSWER.answer)
+
+
 @pytest.mark.parametrize(
     ("usd_pico", "written"),
     [(0, "0"), (1_000, "0.000000001"), (12_345_678_901, "0.012345679"), (3 * 10**12, "3"), (None, "null")],

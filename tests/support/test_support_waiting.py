@@ -7,105 +7,21 @@ from __future__ import annotations
 import json
 import os
 import signal
-import sqlite3
-import subprocess
-import sys
-from collections import Counter
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from paysim import Payments, running_payments
-from sim import Sim, running_sim
-from support.commands import SECONDS, environment, processes, records, siafu, until, write
+from paysim import running_payments
+from sim import running_sim
+from support.commands import SECONDS, processes, siafu, until, write
+from support.counter import Shop
 
 ASKS = {"r1": ("park", "1003"), "r2": ("jung", "1005"), "r3": ("shin", "1014"), "r4": ("hwang", "1016")}
 ABOVE = ("r1", "r2", "r3")  # more than the shop pays back by itself
 
 
-class Shop:
-    """A folder with a file of requests, and every command that is run there."""
-
-    def __init__(self, folder: Path, sim: Sim, payments: Payments) -> None:
-        self.folder, self.sim, self.payments = folder, sim, payments
-        self.more = {"SIAFU_PAYMENTS_URL": payments.url}
-        rows = [{"id": id, "customer": who, "text": f"주문 {order} 환불해 주세요"} for id, (who, order) in ASKS.items()]
-        write(folder / "문의.jsonl", rows)
-        self.words = ("support", "run", "문의.jsonl", "--out", "out.jsonl", "--base-url", sim.url, "--json")
-
-    def siafu(self, *words: str) -> subprocess.CompletedProcess[str]:
-        return siafu(self.folder, *words, **self.more)
-
-    def run(self, *words: str, code: int = 0) -> dict[str, Any]:
-        ended = self.siafu(*self.words, *words)
-        assert ended.returncode == code, ended.stderr
-        found: dict[str, Any] = json.loads(ended.stdout)
-        return found
-
-    @contextmanager
-    def running(self, *words: str, **more: str) -> Iterator[subprocess.Popen[bytes]]:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "siafu", *self.words, *words],
-            cwd=self.folder,
-            env=environment(**self.more, **more),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
-        try:
-            yield process
-        finally:
-            process.kill()
-            process.communicate()
-
-    @contextmanager
-    def running_shop(self) -> Iterator[None]:
-        """The shop by itself, with no run that calls it."""
-        process = subprocess.Popen(
-            [sys.executable, "-m", "siafu", "shop", "serve"],
-            cwd=self.folder,
-            env=environment(**self.more),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-        )
-        try:
-            yield
-        finally:
-            process.communicate(timeout=SECONDS)
-
-    def outcomes(self) -> dict[str, str]:
-        """The outcome of each id, which has one record, with `(waiting)` where it is not the last."""
-        found = records(self.folder / "out.jsonl")
-        assert max(Counter(record["id"] for record in found).values()) == 1
-        return {r["id"]: r["outcome"] + " (waiting)" * r.get("waiting", False) for r in found}
-
-    def answer(self, id: str) -> str:
-        (text,) = [r["answer"] for r in records(self.folder / "out.jsonl") if r["id"] == id]
-        return str(text)
-
-    def decide(self, word: str, id: str) -> None:
-        customer = ASKS[id][0]
-        waiting = json.loads(self.siafu("approvals", "list", "--json").stdout)
-        (approval,) = [each["id"] for each in waiting if each["requester"] == customer]
-        decided = self.siafu("approvals", word, approval, "--as", "lee", "--note", "통화함")
-        assert decided.returncode == 0, decided.stderr
-
-    def expire(self, id: str) -> None:
-        """Let the time pass in which a person could have decided."""
-        with closing(sqlite3.connect(self.folder / ".siafu" / "shop.db")) as db:
-            db.execute("UPDATE approval SET expires_at = 1 WHERE requester = ?", (ASKS[id][0],))
-            db.commit()
-
-    def paid(self) -> dict[str, int]:
-        """How often each payment was paid back, as the one who paid says."""
-        return dict(Counter(effect["payment"] for effect in self.payments.effects()))
-
-    def asked(self) -> int:
-        """Requests that a model got."""
-        return int(self.sim.stats()["requests"])
-
+class Waiting(Shop):
     def waits(self) -> bool:
         """Whether all is done that can be done without a person."""
         path = self.folder / "out.jsonl"
@@ -114,9 +30,9 @@ class Shop:
 
 
 @pytest.fixture
-def shop(tmp_path: Path) -> Iterator[Shop]:
+def shop(tmp_path: Path) -> Iterator[Waiting]:
     with running_sim(seed=3, latency="none") as sim, running_payments(tmp_path / "paid.jsonl") as payments:
-        yield Shop(tmp_path, sim, payments)
+        yield Waiting(tmp_path, sim, payments, ASKS)
 
 
 PENDING = dict.fromkeys(ABOVE, "pending_approval (waiting)") | {"r4": "answered"}
@@ -124,7 +40,7 @@ DECIDED = {"r1": "answered", "r2": "refused", "r3": "refused", "r4": "answered"}
 
 
 @pytest.mark.timeout(180)
-def test_approved_denied_and_expired_refunds_go_on_in_the_next_run(shop: Shop) -> None:
+def test_approved_denied_and_expired_refunds_go_on_in_the_next_run(shop: Waiting) -> None:
     first = shop.run()
     assert (first["finished"], first["waiting"], first["failed"], first["left"]) == (1, 3, 0, 0)
     assert shop.outcomes() == PENDING
@@ -156,7 +72,7 @@ def test_approved_denied_and_expired_refunds_go_on_in_the_next_run(shop: Shop) -
 
 @pytest.mark.kill
 @pytest.mark.timeout(240)
-def test_a_run_killed_while_it_waits_goes_on_after_the_decision(shop: Shop) -> None:
+def test_a_run_killed_while_it_waits_goes_on_after_the_decision(shop: Waiting) -> None:
     with shop.running("--wait-approvals", "5m") as process:
         until(shop.waits, "nothing waits")
         process.send_signal(signal.SIGKILL)
@@ -178,7 +94,7 @@ def test_a_run_killed_while_it_waits_goes_on_after_the_decision(shop: Shop) -> N
 
 
 @pytest.mark.timeout(180)
-def test_a_run_that_waits_goes_on_as_people_decide(shop: Shop) -> None:
+def test_a_run_that_waits_goes_on_as_people_decide(shop: Waiting) -> None:
     shop.payments.set_faults({"kind": "slow", "wait": 2, "times": 9})
     with shop.running("--wait-approvals", "5m") as process:
         until(shop.waits, "nothing waits")
@@ -200,7 +116,7 @@ def test_a_run_that_waits_goes_on_as_people_decide(shop: Shop) -> None:
 
 
 @pytest.mark.timeout(120)
-def test_the_time_for_waiting_ends_and_a_signal_ends_it_too(shop: Shop) -> None:
+def test_the_time_for_waiting_ends_and_a_signal_ends_it_too(shop: Waiting) -> None:
     assert shop.run("--wait-approvals", "1s")["waiting"] == 3
     assert shop.outcomes() == PENDING
     with shop.running("--wait-approvals", "5m") as process:
@@ -219,7 +135,7 @@ def test_the_time_for_waiting_ends_and_a_signal_ends_it_too(shop: Shop) -> None:
 
 
 @pytest.mark.timeout(180)
-def test_effects_that_nobody_asks_about_again_follow_the_shops_people(shop: Shop) -> None:
+def test_effects_that_nobody_asks_about_again_follow_the_shops_people(shop: Waiting) -> None:
     """Single questions are asked once; the shop pays, or does not, without anybody asking it again."""
     for id in ABOVE:
         customer, order = ASKS[id]

@@ -27,14 +27,20 @@ from siafu.swarm.results import MapError, MapResult
 from siafu.tools.toolset import Tool, ToolResult
 from swarm.nest import DictStore, collect, start
 
-PENDING = ToolResult(text="later", is_error=True, code="pending_approval", structured={"code": "pending_approval"})
+PENDING = ToolResult(text="later", is_error=True, code="pending_approval", later=True)
+
+AWAY = ToolResult(text="closed", is_error=True, code="bank_closed", later=True)
 
 
 class Till:
-    """`pay` waits for a person where `waits` has the order; `asked`: every call, with its key."""
+    """`pay` waits for a person where `waits` has the order, and cannot act where `away` has it.
+
+    `asked`: every call, with its key.
+    """
 
     def __init__(self, *waits: str, guarded: bool = True) -> None:
         self.waits = set(waits)
+        self.away: set[str] = set()
         self.guarded = guarded
         self.down = False
         self.asked: list[tuple[str, str]] = []
@@ -46,6 +52,8 @@ class Till:
         self.asked.append((arguments["order"], context.effect_key))
         if self.down:
             raise ToolUnavailable("down")
+        if arguments["order"] in self.away:
+            return AWAY
         return PENDING if arguments["order"] in self.waits else ToolResult(text="paid")
 
 
@@ -102,6 +110,90 @@ async def test_a_pending_tool_makes_the_item_wait_and_the_next_session_goes_on()
     assert {r.restored for r in await collect(house.run(["a", "b"]))} == {True}
 
 
+async def test_what_cannot_be_done_now_waits_and_says_what_for() -> None:
+    house = House(Till("b"))
+    house.till.away = {"a", "b"}
+    calls = []
+    for _ in range(2):
+        found = await collect(house.run(["a", "b", "c"]))
+        waits = {r.item: r.error.code for r in found if r.status == "waiting" and r.error}
+        assert waits == {"a": "bank_closed", "b": "bank_closed"}
+        calls.append(len(house.endpoint.requests))
+    assert calls[0] == calls[1]
+    house.till.away.clear()
+    found = await collect(house.run(["a", "b", "c"]))
+    assert {r.item: r.error.code if r.error else r.value for r in found} == {
+        "a": "<before a>: <a paid>",
+        "b": "pending_approval",
+        "c": "<before c>: <c paid>",
+    }
+    assert len(house.endpoint.requests) == calls[1] + 2  # what the tool's new answers have changed
+    assert len({key for order, key in house.till.asked if order == "a"}) == 1
+
+
+async def test_a_run_that_looks_again_tells_what_an_item_waits_for_now() -> None:
+    house = House(Till("b"))
+    house.till.away = {"b"}
+    told = []
+    async with asyncio.timeout(20):
+        async for result in house.run(["b"], wait=600):
+            told.append(result.error.code if result.error else result.value)
+            (house.till.away if result.error and result.error.code == "bank_closed" else house.till.waits).clear()
+    assert told == ["bank_closed", "pending_approval", "<before b>: <b paid>"]
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+async def test_work_that_ends_with_the_fault_of_an_open_effect_waits(wrapped: bool) -> None:
+    async def work(item: str, ctx: TaskContext) -> str:
+        try:
+            return (await ctx.tool("pay", {"order": item})).text
+        except ToolUnavailable:
+            if wrapped:  # an error of its own is its own
+                raise ValueError("no") from None
+            raise
+
+    house = House(Till())
+    house.till.down = True
+    run = house.run(["a"], work)
+    (found,) = await collect(run)
+    assert found.error is not None
+    expected = ("error", "work_failed") if wrapped else ("waiting", "tool_unavailable")
+    assert (found.status, found.error.code) == expected
+    house.till.down = False
+    (found,) = await collect(house.run(["a"], work, retry_failed=wrapped))
+    assert (found.value, len({key for _, key in house.till.asked})) == ("paid", 1)
+
+
+async def test_work_may_say_what_it_waits_for() -> None:
+    async def work(item: str, ctx: TaskContext) -> str:
+        raise siafu.NotNow("closed on Sundays", reason="sunday")
+
+    house = House(Till())
+    (found,) = await collect(house.run(["a"], work))
+    assert (found.status, found.error) == ("waiting", MapError("sunday", "closed on Sundays"))
+    assert any(isinstance(event, ItemEnded) and event.waits for event in house.events)
+    assert not house.store.records
+
+
+async def test_a_retry_asks_again_what_could_not_be_looked_up() -> None:
+    class Looks(Till):
+        async def list(self) -> Sequence[Tool]:
+            return [Tool(name="look", read_only=True)]
+
+    async def work(item: str, ctx: TaskContext) -> str:
+        result = await ctx.tool("look", {"order": item})
+        if result.is_error:
+            raise ValueError(result.text)
+        return result.text
+
+    house = House(Looks())
+    house.till.away = {"a"}
+    assert [r.status for r in await collect(house.run(["a"], work))] == ["error"]
+    house.till.away.clear()
+    assert [r.status for r in await collect(house.run(["a"], work))] == ["error"]
+    assert [r.value for r in await collect(house.run(["a"], work, retry_failed=True))] == ["paid"]
+
+
 async def test_a_tool_without_a_contract_makes_nothing_wait() -> None:
     house = House(Till("b", guarded=False))
     assert [r.status for r in await collect(house.run(["b"]))] == ["ok"]
@@ -139,7 +231,7 @@ async def test_a_run_looks_again_until_all_is_decided() -> None:
             house.till.waits.discard(order)
 
     deciding = asyncio.create_task(person())
-    run = house.run(["a", "b", "c"], wait_approvals=600)
+    run = house.run(["a", "b", "c"], wait=600)
     began = house.clock.now()
     seen: list[tuple[str, str]] = []
     async with asyncio.timeout(20):
@@ -165,14 +257,14 @@ async def test_a_run_looks_again_until_all_is_decided() -> None:
 @pytest.mark.parametrize("ordered", [False, True])
 async def test_the_time_for_waiting_ends(ordered: bool) -> None:
     house = House(Till("a", "b", "c", "d", "e"))
-    run = house.run(list("abcde"), wait_approvals=60, ordered=ordered, concurrency=2, lookahead=0)
+    run = house.run(list("abcde"), wait=60, ordered=ordered, concurrency=2, lookahead=0)
     began = house.clock.now()
     found = await collect(run)
     assert [r.status for r in found] == ["waiting"] * 5  # told once each
     assert house.clock.now() - began == pytest.approx(60)
     assert (run.summary.waiting, run.summary.left, run.summary.peak) == (5, 0, 2)
     house.till.waits = {"b"}
-    found = await collect(house.run(list("abcde"), ordered=ordered, wait_approvals=5))
+    found = await collect(house.run(list("abcde"), ordered=ordered, wait=5))
     assert sorted(r.item for r in found if r.ok) == ["a", "c", "d", "e"]
 
 
@@ -190,13 +282,13 @@ async def test_nobody_to_ask_leaves_the_answer_as_it_was() -> None:
 
 async def test_a_run_that_waits_can_be_closed_and_needs_a_journal() -> None:
     house = House(Till("b"))
-    async with asyncio.timeout(20), house.run(["b"], wait_approvals=10**6) as run:
+    async with asyncio.timeout(20), house.run(["b"], wait=10**6) as run:
         async for result in run:
             assert result.status == "waiting"
             break
     assert run.summary.stopped == "closed"
     with pytest.raises(ConfigError, match="journal"):
-        start(pays, ["b"], wait_approvals=5)
+        start(pays, ["b"], wait=5)
 
 
 async def test_an_input_that_fails_is_not_waited_for() -> None:
@@ -207,7 +299,7 @@ async def test_an_input_that_fails_is_not_waited_for() -> None:
     house = House(Till("b"))
     began = house.clock.now()
     with pytest.raises(InputError, match="torn"):
-        await collect(house.run(items(), wait_approvals=600))
+        await collect(house.run(items(), wait=600))
     assert house.clock.now() == began
 
 

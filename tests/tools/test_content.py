@@ -79,6 +79,22 @@ def test_the_code_of_an_error(structured: Any, code: str) -> None:
     assert result_of("yes", structured, is_error=False).code == ""
 
 
+@pytest.mark.parametrize(
+    ("structured", "later"),
+    [
+        ({"code": "closed", "retryable": True}, True),
+        ({"error": {"code": "closed", "retryable": True}}, True),
+        ({"code": "closed", "retryable": "yes"}, False),
+        ({"code": "closed", "error": {"code": "x", "retryable": True}}, False),
+        ({"retryable": True}, False),  # without a code nobody knows what was done
+        ({"code": "closed"}, False),
+    ],
+)
+def test_an_error_may_say_that_it_is_one_for_now(structured: Any, later: bool) -> None:
+    assert result_of("no", structured, is_error=True).later == later
+    assert not result_of("yes", structured, is_error=False).later
+
+
 def test_a_result_is_never_without_text() -> None:
     assert result_of("", {"a": "가"}, is_error=False).text == '{"a":"가"}'
     assert result_of(" ", {"code": "E1"}, is_error=True).text == "E1"

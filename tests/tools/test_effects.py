@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from siafu.errors import ConfigError, InputError, OutcomeUnknown, ToolTimeout, ToolUnavailable
+from siafu.errors import ConfigError, InputError, NotNow, OutcomeUnknown, ToolTimeout, ToolUnavailable
 from siafu.observe.calls import CallContext
 from siafu.pace.clock import SystemClock
 from siafu.tools.effect_rules import EffectRule
@@ -178,10 +178,45 @@ async def test_f31_a_failure_is_never_the_answer_of_the_next_call(desk: Open, wi
 async def test_what_the_server_keeps_for_a_person_is_asked_again_under_its_key(desk: Open) -> None:
     cash = desk("honours", honours_key=True)
     cash.wish("wait")
-    assert (await cash.pay()).code == "pending_approval"
+    kept = await cash.pay()
+    assert (kept.code, kept.later) == ("pending_approval", True)
     assert await cash.state() == "waiting"
     assert not (await cash.pay()).is_error
     assert len(cash.paid) == 1
+
+
+async def test_what_the_server_cannot_do_now_is_done_later_and_once(desk: Open) -> None:
+    cash = desk()  # a refusal: nothing was done, so it needs neither keys nor a look-up to be asked again
+    cash.wish("closed")
+    later = await cash.pay()
+    assert (later.code, later.later, await cash.state()) == ("closed", True, "refused")
+    assert not (await cash.pay()).is_error
+    assert not (await cash.pay()).is_error
+    assert len(cash.paid) == 1
+
+
+async def test_what_cannot_be_done_now_may_make_the_whole_item_wait(desk: Open) -> None:
+    cash = desk(pending="wait")
+    for word in ("closed", "wait"):
+        cash.wish(word)
+        with pytest.raises(NotNow) as told:
+            await cash.pay()
+        assert told.value.reason == {"closed": "closed", "wait": "pending_approval"}[word]
+    assert cash.paid == []
+
+
+async def test_a_function_may_say_that_it_can_act_later(desk: Open) -> None:
+    closed = True
+
+    async def act() -> ToolResult:
+        not_yet = ToolResult(text="on Monday", is_error=True, code="closed", later=True)
+        return not_yet if closed else ToolResult(text="ok")
+
+    tools = Effects(Functions(act), {"act": EffectRule()}, desk().store, clock=SystemClock(), owner="me:1")
+    context = CallContext(run="r", task="t", step="#0")
+    assert (await tools.call("act", {}, context)).later
+    closed = False
+    assert (await tools.call("act", {}, context)).text == "ok"
 
 
 async def test_a_server_that_cannot_be_reached_has_done_nothing(desk: Open, tmp_path: Path) -> None:
@@ -303,10 +338,13 @@ async def test_an_amount_that_cannot_be_judged_is_for_a_person(desk: Open, argum
 async def test_sec19_a_switch_and_a_cap_count_at_once(desk: Open) -> None:
     cash = desk(daily_total={"argument": "amount", "max": 1000}, daily_calls=3)
     assert not (await cash.pay("#0", amount=600)).is_error
-    assert (await cash.pay("#1", amount=600)).code == "daily_limit"
-    assert (await cash.pay("#2")).code == "amount_needed"
+    limit = await cash.pay("#1", amount=600)
+    assert (limit.code, limit.later) == ("daily_limit", True)
+    needed = await cash.pay("#2")
+    assert (needed.code, needed.later) == ("amount_needed", False)
     await cash.people.switch("cash.pay", "", on=False, by="lee")
-    assert (await cash.pay("#3", amount=1)).code == "tool_disabled"
+    off = await cash.pay("#3", amount=1)
+    assert (off.code, off.later) == ("tool_disabled", True)
     assert not (await cash.pay("#0", amount=600)).is_error  # nothing is sent for it
     await cash.people.switch("cash.pay", "", on=True, by="lee")
     assert not (await cash.pay("#3", amount=1)).is_error

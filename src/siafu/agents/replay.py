@@ -12,11 +12,32 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Container, Iterable
+from typing import NamedTuple
+
+import msgspec
 
 from siafu.agents.strands import Place, Strands, parse
 from siafu.store.records import Journal, JournalEntry
 
 EFFECTS = ("intent", "effect", "unclear")
+
+
+class Open(NamedTuple):
+    """An effect that has neither happened nor been refused for good: its agent's path, tool and entry, and why."""
+
+    path: str
+    tool: str
+    entry: JournalEntry
+    code: str
+
+
+def failed(entry: JournalEntry) -> bool:
+    """Whether a call that had no effect came to nothing, and may come to more when it is made anew."""
+    return entry.kind == "fault" or (entry.kind == "tool" and msgspec.json.decode(entry.outcome, type=_Said).later)
+
+
+class _Said(msgspec.Struct):
+    later: bool = False
 
 
 class Replay:
@@ -27,7 +48,7 @@ class Replay:
         self._journal = journal
         self._strands = Strands()
         self._new: Counter[str] = Counter()
-        self.waiting: set[str] = set()  # tools of which an effect waits for a person
+        self.open: dict[str, Open] = {}  # effects of this run of the task that are not settled, by key
         self._left = {parse(e.path, e.seq): e for e in entries}
         self._seated = set(self._left)
         self._same: dict[tuple[str, str], list[Place]] = defaultdict(list)

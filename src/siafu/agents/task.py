@@ -13,7 +13,7 @@ from typing import Any, TypedDict, Unpack
 import msgspec
 
 from siafu.agents.faults import NOT_SENT, PAUSING, freeze, thaw
-from siafu.agents.replay import EFFECTS, Replay
+from siafu.agents.replay import EFFECTS, Open, Replay
 from siafu.agents.strands import Place
 from siafu.border.canonical import dumps, fingerprint
 from siafu.errors import ApprovalPending, ModelError, OutcomeUnknown, ToolDenied, ToolFault, ToolUnavailable
@@ -27,7 +27,6 @@ from siafu.tools.toolset import Tool, ToolResult, ToolSet
 
 _chance = SystemRandom()
 _TOOL = ("tool", "fault", *EFFECTS)
-_PENDING = ApprovalPending.code  # of a result, too, that says: a person has to decide before the effect
 
 
 class ModelOptions(TypedDict, total=False):
@@ -99,9 +98,9 @@ class TaskContext:
         return self._around.clock
 
     @property
-    def waiting(self) -> Sequence[str]:
-        """The guarded tools whose calls in this task wait for a person's decision."""
-        return sorted(self._replay.waiting)
+    def waiting(self) -> Mapping[str, str]:
+        """What calls of guarded tools in this task wait for, as the code of their last answer, each with a tool."""
+        return {effect.code: effect.tool for effect in self._replay.open.values()}
 
     def child(
         self, name: str, *, role: str = "", tools: ToolSet | None = None, identity: str | None = None
@@ -180,7 +179,9 @@ class TaskContext:
         OutcomeUnknown when the task has had an effect that it no longer asks for, as its prompt or code changed.
 
         A guarded tool, whose contract makes that safe, is called again under the same effect key instead: also when its
-        outcome was unclear, or waited for a person. A call that still waits makes the whole item wait.
+        outcome was unclear, or it could not act yet (`ToolResult.later`). An open call makes the item wait, unless the
+        task has asked again in the same words: then that later call counts. As long as an answer stays the same in
+        kind, the one from the journal is given.
 
         Raises: ToolFault.
         """
@@ -190,8 +191,9 @@ class TaskContext:
         if found is None:
             result = await self._use(name, arguments, place, asked)
         elif (key := _undecided(found)) and await self._guarded(name):
-            waits = found.kind == "effect"
-            result = await self._do(msgspec.structs.replace(found, kind="effect"), name, arguments, key, waits=waits)
+            result = await self._do(msgspec.structs.replace(found, kind="effect"), name, arguments, key, told=found)
+        elif key and found.kind != "intent" and await self._offered(name) is None:  # perhaps not for good
+            result = self._told_again(name, key, found)
         elif found.kind == "intent":
             raise OutcomeUnknown(
                 f"{name} was called before the last stop and its outcome is unknown; it was not called again", tool=name
@@ -221,35 +223,72 @@ class TaskContext:
                 # Drawn once and kept with the step: names alone would make two runs of one name the same act.
                 key = str(uuid.uuid4()) if tool.guarded else ""
                 entry = msgspec.structs.replace(entry, kind="effect")
+                await self._give_up(asked)
                 await self._replay.append(msgspec.structs.replace(entry, kind="intent", outcome=_marked(None, key)))
         except ToolFault as error:
-            await self._fail(error, msgspec.structs.replace(entry, kind="fault"), name, "")
+            await self._fail(error, msgspec.structs.replace(entry, kind="fault", outcome=freeze(error)), name)
             raise
         return await self._do(entry, name, arguments, key)
 
     async def _do(
-        self, entry: JournalEntry, name: str, arguments: Mapping[str, Any], key: str, *, waits: bool = False
+        self,
+        entry: JournalEntry,
+        name: str,
+        arguments: Mapping[str, Any],
+        key: str,
+        *,
+        told: JournalEntry | None = None,
     ) -> ToolResult:
+        """Call the tool and journal its answer. told: what an earlier call under `key` came to, which was open."""
         call = msgspec.structs.replace(self._call_at(entry), effect_key=key)
+        before = "" if told is None or told.kind == "intent" else _mark(told).code
         try:
             result = await self._call_tool(name, arguments, call)
         except ToolFault as error:
-            if waits and isinstance(error, ToolUnavailable):  # nobody could be asked, so what was told still stands
-                self._replay.waiting.add(name)
-                return msgspec.json.decode(entry.outcome, type=ToolResult)
             # An effect that may have happened stays marked as such: it is told again, and never tried again.
             unclear = entry.kind == "effect" and not isinstance(error, NOT_SENT)
-            await self._fail(error, msgspec.structs.replace(entry, kind="unclear" if unclear else "fault"), name, key)
+            if told is not None and unclear and before and (before == error.code or isinstance(error, ToolUnavailable)):
+                return self._told_again(name, key, told)
+            entry = msgspec.structs.replace(entry, kind="unclear" if unclear else "fault", outcome=freeze(error, key))
+            await self._fail(error, entry, name)
+            self._note(name, key, entry, error.code if unclear else "")
             raise
-        await self._replay.append(msgspec.structs.replace(entry, outcome=_marked(result, key)))
-        if key and result.code == _PENDING:
-            self._replay.waiting.add(name)
+        code = result.code if result.later else ""
+        if told is not None and code and before == code:
+            return self._told_again(name, key, told)
+        entry = msgspec.structs.replace(entry, outcome=_marked(result, key))
+        await self._replay.append(entry)
+        self._note(name, key, entry, code)
         return result
 
-    async def _fail(self, error: ToolFault, entry: JournalEntry, name: str, key: str) -> None:
+    def _told_again(self, name: str, key: str, told: JournalEntry) -> ToolResult:
+        """Nothing has changed but words, so what was told stands, and no model is asked anew."""
+        self._note(name, key, told, _mark(told).code)
+        return msgspec.json.decode(self._replayed(told, "tool").outcome, type=ToolResult)
+
+    def _note(self, name: str, key: str, entry: JournalEntry, code: str) -> None:
+        """Whether the effect under `key` is open, and why; empty `code` = it is not."""
+        self._replay.open.pop(key, None)
+        if key and code:
+            self._replay.open[key] = Open(self._path, name, entry, code)
+
+    async def _give_up(self, asked: str) -> None:
+        """The same is asked for again: from now on that call counts, and the one that could not act never will.
+
+        One that waits for a person does not belong here: it is for the person to say whether both are wanted.
+        """
+        for key, effect in self._replay.open.items():
+            same = (effect.path, effect.entry.fingerprint) == (self._path, asked)
+            if same and effect.code != ApprovalPending.code:
+                del self._replay.open[key]
+                outcome = dumps({**msgspec.json.decode(effect.entry.outcome), "effect_key": ""})
+                await self._replay.append(msgspec.structs.replace(effect.entry, outcome=outcome))
+                return
+
+    async def _fail(self, error: ToolFault, entry: JournalEntry, name: str) -> None:
         if isinstance(error, ToolDenied):
             await self.denied(name)
-        await self._replay.append(msgspec.structs.replace(entry, outcome=freeze(error, key)))
+        await self._replay.append(entry)
 
     async def _offered(self, name: str) -> Tool | None:
         tools = () if self._around.tools is None else await self._around.tools.list()
@@ -318,10 +357,17 @@ def _has_effect(tool: Tool) -> bool:
 
 
 class _Mark(msgspec.Struct):
-    """What the outcome of an effect's entry says beside the result or the error: the key, and the code of both."""
+    """What the outcome of an effect's entry says: its key, the code of its result or error, and whether that is a
+    result after which it may be done later.
+    """
 
     effect_key: str = ""
     code: str = ""
+    later: bool = False
+
+
+def _mark(entry: JournalEntry) -> _Mark:
+    return msgspec.json.decode(entry.outcome, type=_Mark)
 
 
 def _marked(result: ToolResult | None, key: str) -> bytes:
@@ -332,5 +378,5 @@ def _undecided(entry: JournalEntry) -> str:
     """The key of an effect under a contract whose outcome is still open; empty for every other entry."""
     if entry.kind not in EFFECTS or entry.outcome == b"null":
         return ""
-    mark = msgspec.json.decode(entry.outcome, type=_Mark)
-    return mark.effect_key if entry.kind != "effect" or mark.code == _PENDING else ""
+    mark = _mark(entry)
+    return mark.effect_key if entry.kind != "effect" or mark.later else ""

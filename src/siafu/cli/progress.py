@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable
@@ -18,17 +19,32 @@ from rich.text import Text
 from siafu.apps.filerun.job import Plan
 from siafu.border.money import show_usd
 from siafu.border.text import printable
-from siafu.observe.events import AttemptEnded, Event, ItemEnded, ItemStarted, Waited
+from siafu.errors import ApprovalPending
+from siafu.observe.events import (
+    AttemptEnded,
+    CheaperModel,
+    Event,
+    ItemEnded,
+    ItemStarted,
+    LaneClosed,
+    LaneOpened,
+    Waited,
+)
 from siafu.swarm.results import MapResult
 
 LINE_SECONDS = 5.0
 RATE_SECONDS = 60
+QUIET_SECONDS = 60.0  # between two notes about one upstream that comes and goes
 WIDTH = 80
 _REASONS = {
     "rate_limited": "rate limited",
     "overloaded": "the endpoint is full",
     "backoff": "before another try",
-    "approval": "before asking again",
+    "waiting": "before asking again",
+}
+_OUT = {
+    "access_refused": "its key is refused; left out until the key is changed",
+    "quota_exhausted": "no credit left; tried again now and then",
 }
 
 
@@ -41,7 +57,7 @@ class Counts:
         self.plan = Plan(total=0)
         self.written = self.failed = self.in_flight = self.refused = 0
         self.usd_pico = self.unpriced = 0
-        self.waiting: set[str] = set()  # items that wait for a person's decision
+        self.waiting: dict[str, str] = {}  # items that wait, and the code of what for
         self._wait_until, self._wait_reason = 0.0, ""
         self._samples: deque[tuple[float, int]] = deque([(self.began, 0)], maxlen=RATE_SECONDS)
 
@@ -52,9 +68,9 @@ class Counts:
 
     def ended(self, result: MapResult) -> None:
         if result.status == "waiting":
-            self.waiting.add(result.key)
+            self.waiting[result.key] = "" if result.error is None else result.error.code
             return
-        self.waiting.discard(result.key)
+        self.waiting.pop(result.key, None)
         self.written += 1
         self.failed += not result.ok
         if self._clock() - self._samples[-1][0] >= 1.0:
@@ -84,7 +100,7 @@ class Counts:
         return (self.written - before) * 60 / seconds if seconds > 0 else 0.0
 
     def eta(self) -> float | None:
-        """Seconds until all is done at this rate but what waits for people; None = cannot be told."""
+        """Seconds until all is done at this rate but what waits; None = cannot be told."""
         rate, left = self.rate(), self.plan.total - self.done - len(self.waiting)
         return left * 60 / rate if rate and (left or not self.waiting) else None
 
@@ -98,7 +114,7 @@ class Counts:
             f"ETA {'-' if eta is None else span(eta)}",
             f"{max(0, self.in_flight)} in flight",
             *([f"{failed:,} failed"] if failed else []),
-            *([f"{len(self.waiting):,} wait for approval"] if self.waiting else []),
+            *([f"{len(self.waiting):,} waiting"] if self.waiting else []),
             show_usd(self.usd_pico) if self.usd_pico or not self.unpriced else "cost ?",
             *([f"{self.refused:,} x 429"] if self.refused else []),
             *(
@@ -141,6 +157,8 @@ class Progress:
         self._clock = clock
         self._live: Live | None = None
         self._told = (self.counts.began, 0)
+        self._told_of: dict[str, float] = {}  # upstreams and keys, and when people heard that one takes no calls
+        self._out: set[str] = set()  # those of which they have not heard since
         self._asked = False  # people have been told that something waits for them
 
     def __enter__(self) -> Self:
@@ -169,11 +187,26 @@ class Progress:
 
     def __call__(self, event: Event) -> None:
         self.counts.saw(event)
+        if isinstance(event, CheaperModel):
+            self.note(f"most of a budget is used: {event.instead} is asked instead of {event.model} from now on")
         if isinstance(event, Waited):
-            if event.reason == "approval" and not self._asked:
+            if event.reason == "waiting" and not self._asked:
                 self._asked = True
-                self.note(f"{len(self.counts.waiting):,} wait for a person's decision: siafu approvals list")
+                asked = sum(code == ApprovalPending.code for code in self.counts.waiting.values())
+                if asked:
+                    self.note(f"{asked:,} wait for a person's decision: siafu approvals list")
+                if later := len(self.counts.waiting) - asked:
+                    self.note(f"{later:,} could not be settled yet and are tried again")
             self._tell()
+        elif isinstance(event, LaneClosed):
+            if self._clock() - self._told_of.get(event.lane, -math.inf) >= QUIET_SECONDS:
+                self._told_of[event.lane] = self._clock()
+                self._out.add(event.lane)
+                why = _OUT.get(event.reason, f"{event.reason} again and again; tried now and then until it answers")
+                self.note(f"{event.lane}: {why}")
+        elif isinstance(event, LaneOpened) and event.lane in self._out:
+            self._out.remove(event.lane)
+            self.note(f"{event.lane} answers again")
 
     def note(self, text: str) -> None:
         self._console.print(Text(printable(text)), soft_wrap=not self._console.is_terminal)

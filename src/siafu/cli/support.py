@@ -56,6 +56,14 @@ Database = typer.Option(
     show_default=False,
     show_envvar=True,
 )
+PerItem = typer.Option(None, "--budget-per-item", help="What one request may cost; it fails rather than pass that.")
+Wait = typer.Option(
+    None,
+    "--wait",
+    "--wait-approvals",
+    metavar="DURATION",
+    help="When all else is done, look again for so long at requests that wait: 90s, 30m, 2h. Default: the next run",
+)
 Config = typer.Option(None, "--config", help="Settings file. Default: ./siafu.toml", show_default=False)
 AsJson = typer.Option(False, "--json", help="Print JSON.")
 
@@ -66,13 +74,15 @@ AsJson = typer.Option(False, "--json", help="Print JSON.")
 Examples:
   siafu support run requests.jsonl --out results.jsonl --budget "2 USD"
   siafu support run requests.jsonl --out results.jsonl --retry-failed
-  siafu support run requests.jsonl --out results.jsonl --wait-approvals 30m
-      look again until a person has decided: siafu approvals list
+  siafu support run requests.jsonl --out results.jsonl --wait 30m
+      look again until a person has decided (siafu approvals list), and until
+      what was away or switched off can act
 \b
 Each request ends with one line in OUT, answered or failed, in any order. One
-that needs a person's decision is answered so, with "waiting": true; the same
-command goes on with it, and puts the new line in the old one's place. An id
-that stands again, and a line that cannot be used, become errors.
+that needs a person's decision, or cannot be done now, is answered so, with
+"waiting": true and "waits_for"; the same command goes on with it, and puts
+the new line in the old one's place. An id that stands again, and a line that
+cannot be used, become errors.
 Exit code: 0 all answered, 1 some failed, 2 wrong use or key, 3 budget
 reached or no credit left, 130 interrupted.
 """,
@@ -83,6 +93,7 @@ def run(
     concurrency: int | None = typer.Option(None, min=1, max=10_000, help="Requests at once. Default: 100"),
     rpm: float | None = typer.Option(None, help="Model calls a minute. Default: learned from the endpoint's 429s"),
     budget: str | None = typer.Option(None, help='Stop before this is spent, such as "2 USD".'),
+    budget_per_item: str | None = PerItem,
     allow_unpriced: bool = typer.Option(False, "--allow-unpriced", help="Under a budget, also models without a price."),
     strong: str | None = Strong,
     cheap: str | None = Cheap,
@@ -91,12 +102,7 @@ def run(
     limit: int | None = typer.Option(None, min=1, help="Only the first so many lines."),
     strict: bool = typer.Option(False, "--strict", help="Refuse a file with a line that cannot be used."),
     retry_failed: bool = typer.Option(False, "--retry-failed", help="Run failed requests again."),
-    wait_approvals: str | None = typer.Option(
-        None,
-        "--wait-approvals",
-        metavar="DURATION",
-        help="When all else is done, so long go on with requests as people decide: 90s, 30m, 2h. Default: the next run",
-    ),
+    wait: str | None = Wait,
     fresh: bool = typer.Option(False, "--fresh", help="Start over; what is there is kept as *.bak-N."),
     config: Path | None = Config,
     json: bool = AsJson,
@@ -109,7 +115,7 @@ def run(
     from siafu.apps.support.requests import Answer
     from siafu.border.money import parse_usd
     from siafu.cli.filerun import parse_duration, run_file
-    from siafu.config.assembly import Plan
+    from siafu.config.assembly import Plan, check_prices
     from siafu.swarm.options import MapOptions
 
     settings = _settings(config, base_url, strong, cheap, concurrency=concurrency, rpm=rpm)
@@ -122,10 +128,12 @@ def run(
             run=where.run,
             journal=where.journal,
             budget_pico=budget_pico,
+            per_item_pico=None if budget_per_item is None else parse_usd(budget_per_item),
             allow_unpriced=allow_unpriced,
             observer=progress,
             notice=progress.note,
         )
+        check_prices(settings, plan, (settings.model("strong"), settings.model("cheap")))
         return _opened(settings, job, plan, database)
 
     files = FileOptions(strict=strict, retry_failed=retry_failed, fresh=fresh, limit=limit)
@@ -133,9 +141,9 @@ def run(
         concurrency=settings.limits.concurrency,
         user=lambda task: task.item.customer,
         value_type=Answer,
-        wait_approvals=None if wait_approvals is None else parse_duration(wait_approvals),
+        wait=None if wait is None else parse_duration(wait),
     )
-    run_file(job, where, files, options, open_house, quiet=quiet, as_json=json)
+    run_file(job, where, files, options, open_house, budget_pico=budget_pico, quiet=quiet, as_json=json)
 
 
 @app.command(
@@ -197,7 +205,7 @@ def ask(
     from siafu.apps.support.requests import parse_request
     from siafu.cli.filerun import encode
     from siafu.cli.steps import show_answer, show_step
-    from siafu.errors import ApprovalPending
+    from siafu.errors import ApprovalPending, NotNow
 
     settings = _settings(config, base_url, strong, cheap)
     request = parse_request({"id": f"ask-{uuid.uuid4()}", "customer": customer, "text": text})
@@ -205,15 +213,18 @@ def ask(
     result = asyncio.run(_answer(settings, job, request, database, thread))
     record = job.record(result)
     if record is None:  # a rule makes the whole request wait
-        raise ApprovalPending(result.error.message if result.error else "")
+        raise NotNow(result.error.message if result.error else "")
     if json:
         typer.echo(encode(record))
     elif record["error"] is not None:
         typer.echo(f"siafu: {record['error']['code']}: {record['error']['message']}", err=True)
     else:
         show_answer(record)
-    if result.status == "waiting":
-        typer.echo("siafu: this waits for a person's decision: siafu approvals list", err=True)
+    if result.status == "waiting" and result.error:
+        decides = result.error.code == ApprovalPending.code
+        person = "this waits for a person's decision: siafu approvals list"
+        why = person if decides else f"this could not be settled yet ({result.error.code}); ask again later"
+        typer.echo(f"siafu: {why}", err=True)
     raise typer.Exit(stop_code(result.error.code) if result.error and result.status == "error" else 0)
 
 

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections.abc import Callable
 from random import Random
 from typing import Literal
 
 import msgspec
 
-from siafu.errors import CallTimeout, ConfigError, DeadlineReached, Overloaded, RateLimited
+from siafu.errors import CallTimeout, ConfigError, DeadlineReached, ModelError, Overloaded, RateLimited
 from siafu.gateway.chat import ChatRequest
 from siafu.gateway.endpoint import End, Endpoint, Reply
 from siafu.gateway.hints import limits_left
@@ -282,7 +283,7 @@ class Limited:
             self._throttle.refused(permit.at, now, error.wait, self._rng)
             pause = self._throttle.paused_until - now
             if pause > self._limits.max_wait:
-                self._turn_away(pause)
+                self.turn_away(lambda: self._too_long(pause))
         self._dispatch()
 
     def _used(self, request: ChatRequest, end: End) -> int | None:
@@ -298,10 +299,11 @@ class Limited:
         estimate.learn(len(encode(request)), usage.input, usage.output)
         return usage.input + usage.output
 
-    def _turn_away(self, pause: float) -> None:
+    def turn_away(self, error: Callable[[], ModelError]) -> None:
+        """Let all who wait here fail with an error of their own each; what is under way goes on."""
         for waiter in self._queue:
             if not waiter.future.done():
-                waiter.future.set_exception(self._too_long(pause))
+                waiter.future.set_exception(error())
         self._queue.clear()
 
 

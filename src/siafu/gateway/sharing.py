@@ -14,7 +14,7 @@ import uuid
 from collections.abc import Callable
 
 from siafu.errors import StoreError
-from siafu.gateway.transport import Upstream
+from siafu.gateway.upstream import Upstream
 from siafu.observe.events import LimitsShared, Observer
 from siafu.pace.clock import Clock
 from siafu.pace.share import HELD, Ask, Lease, Share, Whole

@@ -32,13 +32,49 @@ class AttemptEnded(Event, frozen=True, kw_only=True):
 
 class Waited(Event, frozen=True, kw_only=True):
     """A call begins to wait, for `seconds` or a little longer. `reason`: rate_limited, overloaded, backoff, quota.
-    Of a whole run, without a task: approval.
+    Of a whole run, without a task: waiting (until items that wait are looked at again).
     """
 
     task: str = ""
     upstream: str = ""
     reason: str = ""
     seconds: float = 0.0
+
+
+class Rerouted(Event, frozen=True, kw_only=True):
+    """A call goes to another lane or model than the one it wanted first. `lane`: where it goes."""
+
+    task: str = ""
+    wanted: str = ""
+    model: str = ""
+    lane: str = ""
+
+
+class LaneClosed(Event, frozen=True, kw_only=True):
+    """An upstream, or one of its keys, takes no calls for now. `model`: only of this one; empty = of all.
+
+    `reason`: access_refused (until the key is changed), quota_exhausted (for a while), else the code of the faults that
+    came one after the other (it is tried now and then).
+    """
+
+    lane: str = ""
+    model: str = ""
+    reason: str = ""
+
+
+class LaneOpened(Event, frozen=True, kw_only=True):
+    """An upstream that failed again and again has answered."""
+
+    lane: str = ""
+    model: str = ""
+
+
+class CheaperModel(Event, frozen=True, kw_only=True):
+    """A budget is nearly used: calls for `model` go to `instead`, from this one on. Told once a run and model."""
+
+    task: str = ""
+    model: str = ""
+    instead: str = ""
 
 
 class LimitsShared(Event, frozen=True, kw_only=True):
@@ -65,8 +101,8 @@ class ItemStarted(Event, frozen=True, kw_only=True):
 
 
 class ItemEnded(Event, frozen=True, kw_only=True):
-    """`restored`: the result was in the journal, nothing ran. `code`: of the error, empty when it succeeded. With
-    `pending_approval` it has not failed: it waits for a person, and starts again later.
+    """`restored`: the result was in the journal, nothing ran. `code`: of the error, empty when it succeeded. `waits`:
+    it has not failed; `code` says what it waits for, and it starts again later.
     """
 
     task: str = ""
@@ -74,6 +110,7 @@ class ItemEnded(Event, frozen=True, kw_only=True):
     code: str = ""
     seconds: float = 0.0
     restored: bool = False
+    waits: bool = False
 
 
 class Replayed(Event, frozen=True, kw_only=True):

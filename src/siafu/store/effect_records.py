@@ -19,7 +19,7 @@ EffectState = Literal[
 ]
 Ending = Literal["succeeded", "refused", "unknown", "waiting", "manual_review"]
 KEY_SECONDS = 23 * 3600.0  # a key that a target honours may be forgotten there after a day
-MAX_ATTEMPTS = 50
+MAX_ATTEMPTS = 5000  # a run that waits asks every 20 seconds
 EVERYTHING = ""  # as the tool or tenant of a switch
 
 
@@ -137,11 +137,12 @@ class Busy(msgspec.Struct, frozen=True):
 
 class Stopped(msgspec.Struct, frozen=True):
     """Nothing may be sent. `code`: pending_approval, approval_denied, approval_expired, manual_review,
-    idempotency_key_reused, tool_disabled, tool_changed or daily_limit.
+    idempotency_key_reused, tool_disabled, tool_changed or daily_limit. later: it may be when it is asked for again.
     """
 
     code: str
     message: str
+    later: bool = False
 
 
 Verdict = Dispatch | Kept | Busy | Stopped

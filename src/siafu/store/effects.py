@@ -38,7 +38,7 @@ APPROVAL_SECONDS = 72 * 3600.0  # until a person must have decided, and the effe
 DAY = 86_400
 
 _STOPS: dict[Decision, Stopped] = {
-    "pending": Stopped("pending_approval", "a person has to approve this first; nothing has been done yet"),
+    "pending": Stopped("pending_approval", "a person has to approve this first; nothing has been done yet", later=True),
     "denied": Stopped("approval_denied", "a person has decided against this; it was not done"),
     "expired": Stopped("approval_expired", "nobody has approved this in time; it was not done"),
     "review": Stopped("manual_review", "whether this was done is unknown; a person has to look into it"),
@@ -52,13 +52,15 @@ class EffectStore:
     def __init__(self, database: Database) -> None:
         self.database = database
 
-    async def claim(self, ask: EffectAsk) -> Verdict:
-        """What the one who asks may do now. After a Dispatch, the effect is theirs until the lease ends.
+    async def claim(self, ask: EffectAsk, seconds: float | None = None) -> Verdict:
+        """What the one who asks may do now. After a Dispatch, the effect is theirs until the lease ends. seconds: for
+        which others are waited for that hold the database; None = its own limit.
 
-        Raises: StoreError. When cancelled, the claim may have been made; its lease ends by itself.
+        Raises: StoreLocked after that, with nothing claimed; StoreError. When cancelled, the claim may have been made;
+        its lease ends by itself.
         """
         ask = msgspec.convert({name: _clean(value) for name, value in msgspec.structs.asdict(ask).items()}, EffectAsk)
-        verdict = await self.database.run(lambda transaction: _claim(transaction, ask))
+        verdict = await self.database.run(lambda transaction: _claim(transaction, ask), seconds=seconds)
         crash_point("effect_claimed")
         return verdict
 
@@ -241,12 +243,13 @@ def _forbidden(transaction: Transaction, ask: EffectAsk) -> Stopped | None:
         all=EVERYTHING, tool=ask.tool, tenant=ask.tenant,
     )  # fmt: skip
     if switch is not None:
-        return Stopped("tool_disabled", f"{ask.tool} is switched off for now; nothing was done")
+        return Stopped("tool_disabled", f"{ask.tool} is switched off for now; nothing was done", later=True)
     if not _accepted(transaction, ask.tool, ask.definition):
         return Stopped(
             "tool_changed",
             f"the server has changed what {ask.tool} is; nothing was done, and nothing will be until a person has "
             f"accepted it (siafu effects accept {ask.tool})",
+            later=True,
         )
     return None
 
@@ -284,7 +287,9 @@ def _over_cap(transaction: Transaction, effect: Effect, ask: EffectAsk) -> Stopp
         total=most if ask.max_total is None else ask.max_total,
         **where,
     )
-    return None if counted else Stopped("daily_limit", f"{ask.tool} has reached its limit for today; nothing was done")
+    if counted:
+        return None
+    return Stopped("daily_limit", f"{ask.tool} has reached its limit for today; nothing was done", later=True)
 
 
 def _finish(transaction: Transaction, effect_id: str, epoch: int, ending: Ending, result: str | None) -> Verdict:

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
 from siafu.agents.faults import PAUSING
-from siafu.agents.replay import Replay
+from siafu.agents.replay import Replay, failed
 from siafu.agents.task import Surroundings, TaskContext
 from siafu.border.canonical import dumps
 from siafu.border.money import MOST
-from siafu.errors import ApprovalPending, DeadlineReached, OutputInvalid, StoreError
+from siafu.errors import (
+    ApprovalPending,
+    BudgetReached,
+    DeadlineReached,
+    NotNow,
+    OutputInvalid,
+    StoreError,
+    ToolFault,
+)
 from siafu.observe.calls import CallContext
 from siafu.store.records import ItemRecord, RunStore
 from siafu.swarm.ending import ends_within, put_down, root_cause
@@ -23,10 +32,14 @@ from siafu.swarm.work import Job
 
 
 class Pause(msgspec.Struct, frozen=True):
-    """The item met something that every other would meet too; the run starts no more of them."""
+    """The item met something that every other would meet too; the run starts no more of them. budget, needs_pico: as in
+    BudgetReached.
+    """
 
     code: str
     message: str
+    budget: str = ""
+    needs_pico: int = 0
 
 
 class Crew:
@@ -55,7 +68,8 @@ class Crew:
         if isinstance(cause, StoreError):
             raise cause
         if isinstance(cause, PAUSING):
-            return Pause(cause.code, cause.message)
+            reached = (cause.budget, cause.needs_pico) if isinstance(cause, BudgetReached) else ()
+            return Pause(cause.code, cause.message, *reached)
         if isinstance(cause, KeyboardInterrupt | SystemExit):
             return None  # they end the event loop by themselves
         if isinstance(cause, DeadlineReached) and ends_at is not None and ctx.call.deadline == ends_at:
@@ -70,9 +84,8 @@ class Crew:
                 except (TypeError, ValueError, RecursionError, OutputInvalid) as wrong:
                     value, error = None, OutputInvalid(f"what the work returned cannot be kept: {wrong}")
         costs = {"seconds": self._around.clock.now() - began, **msgspec.structs.asdict(ctx.spent)}
-        if error is None and ctx.waiting:
-            tools = ", ".join(ctx.waiting)
-            error = ApprovalPending(f"{tools}: a person has to decide first; see: siafu approvals list")
+        if ctx.waiting and (error is None or isinstance(cause, ToolFault)):
+            error = _open(ctx.waiting)
         if error is None:
             result = MapResult(
                 key=entry.name.key, index=entry.index, item=entry.item, status="ok", value=value, **costs
@@ -135,7 +148,7 @@ class Crew:
         journal = None if self._store is None else self._store.journal
         entries = await journal.entries(key) if journal is not None and entry.journaled else []
         if entry.retried:  # what failed then is tried now
-            entries = [e for e in entries if e.kind != "fault"]
+            entries = [e for e in entries if not failed(e)]
         own = None if options.item_timeout is None else began + options.item_timeout
         call = CallContext(
             run=options.run,
@@ -169,3 +182,11 @@ class Crew:
             return None, asyncio.CancelledError("the work cancelled itself")
         error = task.exception()
         return (None, error) if error is not None else (task.result(), None)
+
+
+def _open(waiting: Mapping[str, str]) -> NotNow:
+    """Why the item waits; where several effects do, because of one that needs no person. `waiting`: tools by code."""
+    code = min(waiting, key=lambda code: (code == ApprovalPending.code, code))
+    if code == ApprovalPending.code:
+        return ApprovalPending(f"{waiting[code]}: a person has to decide first; see: siafu approvals list")
+    return NotNow(f"{waiting[code]} is not done yet ({code}); it is asked for again when the run is", reason=code)

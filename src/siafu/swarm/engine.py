@@ -49,13 +49,14 @@ class Engine:
         self._window: Window[Entry, MapResult] = Window(options.held, ordered=options.ordered)
         self._tally = Tally()
         self._crew = Crew(job, self._around, store, options, self._tally)
-        self._parking = Parking(options.wait_approvals)
+        self._parking = Parking(options.wait)
         self._recent = Recent()
         self._copies: dict[str, int] = {}
         self._arrived: deque[Entry] = deque()
         self._read_all = False
         self._flying = 0
         self._stopped = ("", "")
+        self._budget = ""
         self._late = False  # an item was left, as the run's time is too short for it
         self._began = self._ended = 0.0
         self._ends_at: float | None = None
@@ -104,7 +105,13 @@ class Engine:
         sums["left"] = sums["read"] - sums["ok"] - sums["failed"] - sums["waiting"]
         code, message = self._stopped
         until = self._ended or self._around.clock.now()
-        return MapSummary(**sums, stopped=code, stop_message=message, seconds=until - self._began if self._began else 0)
+        return MapSummary(
+            **sums,
+            stopped=code,
+            stop_message=message,
+            budget=self._budget,
+            seconds=until - self._began if self._began else 0,
+        )
 
     # ---- the run ------------------------------------------------------------------------------------------------
 
@@ -233,16 +240,16 @@ class Engine:
             await asyncio.sleep(0)
 
     async def _look_again(self) -> None:
-        """Once all else has ended and was taken, start what waits for a person again, now and then, until nothing waits
-        or the time for that is over. Between two looks no slot is held.
+        """Once all else has ended and was taken, start what waits again, now and then, until nothing waits or the time
+        for that is over. Between two looks no slot is held.
         """
         clock = self._around.clock
-        while self._options.wait_approvals is not None and self.error is None:
+        while self._options.wait is not None and self.error is None:
             await self._taken(all_of_it=True)
             pause = self._parking.pause(clock.now())
             if pause is None:
                 return
-            self._tell(Waited(run=self._options.run, reason="approval", seconds=pause))
+            self._tell(Waited(run=self._options.run, reason="waiting", seconds=pause))
             await clock.sleep(pause)
             for entry in self._parking.entries:
                 await self._taken()
@@ -315,22 +322,25 @@ class Engine:
             self._ready.set()
         if isinstance(result, Pause):
             self._stop(result.code, result.message)
+            if result.needs_pico > self._tally.sums["needs_pico"]:
+                self._tally.sums["needs_pico"], self._budget = result.needs_pico, result.budget
         self._flying -= 1
         self._dispatch()
 
     def _settle(self, entry: Entry, result: MapResult) -> None:
-        """Take the result of an item that has been worked on: maybe again, after it has waited for a person."""
+        """Take the result of an item that has been worked on: maybe again, after it has waited."""
         told = self._parking.take(entry.index)
         if told is not None:
             self._tally.add(told, -1)
         if result.status == "waiting":
             self._parking.put(entry, result)
-        elif told is not None:
+        same = told is not None and (told.error, told.value) == (result.error, result.value)
+        if told is not None and not same:
             self._parking.news()
-        self._finish(result, again=told is not None)
+        self._finish(result, told=same)
 
-    def _finish(self, result: MapResult, *, again: bool = False) -> None:
-        """`again`: it was told as waiting before, so it is given out only when it no longer is."""
+    def _finish(self, result: MapResult, *, told: bool = False) -> None:
+        """`told`: it waits as it did before, so it is not given out a second time."""
         self._tally.add(result)
         self._tell(
             ItemEnded(
@@ -340,6 +350,7 @@ class Engine:
                 code="" if result.error is None else result.error.code,
                 seconds=result.seconds,
                 restored=result.restored,
+                waits=result.status == "waiting",
             )
         )
         if self._options.on_error == "fail_fast" and result.error is not None and result.status == "error":
@@ -348,8 +359,7 @@ class Engine:
             self._fail(error)
             self._halt()
             return
-        news = not (again and result.status == "waiting")
-        self._window.finish(result.index, result if news else None)
+        self._window.finish(result.index, None if told else result)
         self._ready.set()
 
     def _tell(self, event: Event) -> None:

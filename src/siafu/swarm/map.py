@@ -35,8 +35,8 @@ def map_items(
 
     Raises: ConfigError when `work` or `items` cannot be used.
     """
-    if options.wait_approvals is not None and store is None:
-        raise ConfigError("wait_approvals needs a journal: without one, asking again would be another request")
+    if options.wait is not None and store is None:
+        raise ConfigError("wait needs a journal: without one, asking again would be another request")
     job = as_job(work, defaults=around.defaults, version=options.version)
     return MapRun(Engine(job, Source(items), around, store, options))
 
@@ -44,11 +44,11 @@ def map_items(
 class MapRun:
     """A map as it runs: an async iterator over its results and an async context manager.
 
-    Each item gives one result, ok or error, as it finishes; one that waits for a person's decision says so first, and
-    gives its result in this run (`wait_approvals`) or a later one. When the run cannot go on (no budget, credit, access
-    or time), what flies ends, or is cancelled when time is over, and the iteration ends early; `summary.stopped` says
-    why, and with a store the next run goes on there. Errors of the input iterator or of the store, and with
-    `fail_fast` the first error of an item, are raised after all finished results.
+    Each item gives one result, ok or error, as it finishes; one that waits says so first, again when it waits for
+    something else, and gives its result in this run (`wait`) or a later one. When the run cannot go on (no budget,
+    credit, access or time), what flies ends, or is cancelled when time is over, and the iteration ends early;
+    `summary.stopped` says why, and with a store the next run goes on there. Errors of the input iterator or of the
+    store, and with `fail_fast` the first error of an item, are raised after all finished results.
 
     Cancelling whoever iterates, leaving the `async with` and `aclose` cancel the work and wait for its end. A run that
     is let go of in any other way, such as by a `break`, cancels its work without anybody waiting.

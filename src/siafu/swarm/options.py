@@ -23,8 +23,8 @@ class MapOptions(msgspec.Struct, frozen=True, kw_only=True):
     work gets to clean up, twice, before it is left to itself.
     on_error: `isolate` gives an error result and goes on; `fail_fast` cancels the rest and raises.
     retry_failed: run items again that ended with an error in an earlier session.
-    wait_approvals: seconds for which, once all else is done, items that wait for a person's decision are asked about
-    again, now and then; needs a store. None = they are left to the next session.
+    wait: seconds for which, once all else is done, items that wait (for a person's decision, or until a tool can act)
+    are looked at again, now and then; needs a store. None = they are left to the next session.
     on_change: finished items of an earlier session that were done by other work: `rerun` them, `keep` their results,
     or `refuse` to start. version: tells states of an opaque work function apart; other
     functions are told by their names.
@@ -46,7 +46,7 @@ class MapOptions(msgspec.Struct, frozen=True, kw_only=True):
     grace: float = 5.0
     on_error: Literal["isolate", "fail_fast"] = "isolate"
     retry_failed: bool = False
-    wait_approvals: float | None = None
+    wait: float | None = None
     on_change: Literal["rerun", "keep", "refuse"] = "rerun"
     version: str = ""
     ordered: bool = False
@@ -59,7 +59,7 @@ class MapOptions(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigError(f"concurrency must be 1 to {MAX_CONCURRENCY:,}, not {self.concurrency}")
         if self.lookahead is not None and self.lookahead < 0:
             raise ConfigError(f"lookahead must be 0 or more, not {self.lookahead}")
-        for name in ("item_timeout", "deadline", "grace", "wait_approvals"):
+        for name in ("item_timeout", "deadline", "grace", "wait"):
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise ConfigError(f"{name} must be more than 0 seconds, not {value}")

@@ -1,4 +1,4 @@
-"""Where items wait for a person's decision: out of every slot, and asked about again now and then. Pure."""
+"""Where items wait until they can go on: out of every slot, and looked at again now and then. Pure."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Parking:
         return [entry for entry, _ in self._parked.values()]
 
     def news(self) -> None:
-        """Something was decided: more may follow soon."""
+        """One has gone on: more may follow soon."""
         self._pause = FIRST
 
     def pause(self, now: float) -> float | None:

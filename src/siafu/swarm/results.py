@@ -8,7 +8,7 @@ import msgspec
 
 from siafu.border.secrets import redact
 from siafu.border.text import clean
-from siafu.errors import ApprovalPending, SiafuError
+from siafu.errors import NotNow, SiafuError
 from siafu.observe.events import Discarded, Event, Replayed
 from siafu.swarm.ending import root_cause
 from siafu.swarm.intake import Entry
@@ -26,8 +26,9 @@ class MapError(msgspec.Struct, frozen=True):
 
 
 class MapResult(msgspec.Struct, frozen=True, kw_only=True):
-    """How one item ended, or that it waits: for a person's decision, with the error `pending_approval`. Then nothing is
-    recorded; it goes on when the same map runs again, or in this run under `wait_approvals`, and has another result.
+    """How one item ended, or that it waits. Then the code of its error says what for (`pending_approval`: a person's
+    decision; else what keeps a tool from acting now) and nothing is recorded: it goes on when the same map runs again,
+    or in this run under `wait`, and has another result.
 
     value: what the work returned; None for an error. error: None when ok. exception: the live exception with its
     traceback; None when restored. seconds: of work. usd_pico: cost of all its answers, None when one is unknown.
@@ -66,14 +67,16 @@ def tell(error: BaseException) -> str:
 
 
 def failure(entry: Entry, error: BaseException, *, code: str = "", **costs: Any) -> MapResult:
-    """The result of an item that failed, or waits for a person. `code` empty = that of the error."""
+    """The result of an item that failed, or waits. `code` empty = that of the error, or what it waits for."""
     cause = root_cause(error)
     own = cause.code if isinstance(cause, SiafuError) else "work_failed"
+    if waits := isinstance(cause, NotNow):
+        own = cause.reason
     return MapResult(
         key=entry.name.key,
         index=entry.index,
         item=entry.item,
-        status="waiting" if isinstance(cause, ApprovalPending) else "error",
+        status="waiting" if waits else "error",
         error=MapError(code or own, tell(cause)),
         exception=error,
         **costs,
@@ -84,8 +87,9 @@ class MapSummary(msgspec.Struct, frozen=True, kw_only=True):
     """The sums so far.
 
     read: items read = ok + failed + waiting + left. ok, failed: ended so, restored ones included. waiting: for a
-    person's decision; they are recorded as neither, and the next session asks again. left: read and not ended: at
-    the end of a run, those that a stop left for the next session; never recorded as failed.
+    person's decision, or as something cannot be done now; they are recorded as neither, and the next session asks
+    again. left: read and not ended: at the end of a run, those that a stop left for the next session; never recorded
+    as failed.
     usd_pico: cost of all results; usd_unknown: results whose cost is not known. restored_usd_pico: the part that
     earlier sessions paid for.
     replayed: calls answered from the journal. changed: finished items that ran again as the work changed.
@@ -94,6 +98,7 @@ class MapSummary(msgspec.Struct, frozen=True, kw_only=True):
     peak: most items worked on at once. abandoned: pieces of work that did not end when cancelled.
     stopped: why the run ended early: budget_reached, quota_exhausted, access_refused, unpriced_model,
     deadline_reached, failed or closed; empty when it did not. stop_message: the same for people.
+    budget: the one that was reached, run or day; empty when none was. needs_pico: what the next call could cost.
     seconds: wall time.
     """
 
@@ -121,6 +126,8 @@ class MapSummary(msgspec.Struct, frozen=True, kw_only=True):
     abandoned: int = 0
     stopped: str = ""
     stop_message: str = ""
+    budget: str = ""
+    needs_pico: int = 0
     seconds: float = 0.0
 
     @property

@@ -41,16 +41,16 @@ def result_of(text: str, structured: Any, *, is_error: bool) -> ToolResult:
     """A ToolResult, bounded to 256 KiB of text and as much structured content (more becomes None).
 
     A result without text shows its structured content, an error without text its code. `code` of an error: the text
-    under `code` or `error.code` of the structured content.
+    under `code` or `error.code` of the structured content; `later` when it has `retryable` as true beside it.
     """
     structured = _plain(structured)
-    code = _code(structured) if is_error else ""
+    code, later = _said(structured) if is_error else ("", False)
     if not text.strip():
         if is_error:
             text = code or "the tool failed and did not say why"
         elif structured is not None:
             text = dumps(structured).decode()
-    return ToolResult(text=fitted(text), structured=structured, is_error=is_error, code=code)
+    return ToolResult(text=fitted(text), structured=structured, is_error=is_error, code=code, later=later)
 
 
 def resource_text(contents: Sequence[Any]) -> str:
@@ -98,11 +98,10 @@ def _plain(structured: Any) -> Any:
         return None
 
 
-def _code(structured: Any) -> str:
-    if not isinstance(structured, dict):
-        return ""
-    inner = structured.get("error")
-    for code in (structured.get("code"), inner.get("code") if isinstance(inner, dict) else None):
-        if isinstance(code, str | int) and not isinstance(code, bool):
-            return preview(str(code), 100)
-    return ""
+def _said(structured: Any) -> tuple[str, bool]:
+    """The code of an error, and whether the tool says that it may go well later."""
+    inner = structured.get("error") if isinstance(structured, dict) else None
+    for part in (structured, inner):
+        if isinstance(part, dict) and isinstance(code := part.get("code"), str | int) and not isinstance(code, bool):
+            return preview(str(code), 100), part.get("retryable") is True
+    return "", False

@@ -85,8 +85,9 @@ class EffectRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     unclear: codes of the tool's errors, beside the usual ones, that leave open whether it has acted.
     unknown: after an unclear outcome "repeat" under the same key (only when it is honoured, at most for 23 hours), or
     "review": leave it to a person. None = repeat when the key is honoured. `lookup` is asked first.
-    approval: whether a person decides first. pending: while it is undecided, "tell" the one who asked, or let the whole
-    item "wait": it raises ApprovalPending, holds no place, and goes on when its run is started again.
+    approval: whether a person decides first. pending: while that is undecided, or it cannot be done now for another
+    reason, "tell" the one who asked, or let the whole item "wait": it raises NotNow, holds no place, and goes on when
+    its run is started again.
     daily_calls, daily_total: a day's most, for one tenant; None = no cap.
     lease_seconds: a call may take 0.7 of it; after it, another process may take over.
 
@@ -174,7 +175,7 @@ def judged(rule: EffectRule, result: ToolResult) -> Judgement:
     """
     if not result.is_error:
         return "succeeded"
-    code = result.code if result.structured is not None else ""
+    code = result.code if result.structured is not None or result.later else ""
     if code == PENDING:
         return "waiting"
     if code.lstrip("-").isdecimal():

@@ -19,7 +19,9 @@ from siafu.border.text import preview
 from siafu.errors import (
     ApprovalPending,
     ConfigError,
+    NotNow,
     OutcomeUnknown,
+    StoreLocked,
     ToolArgumentsInvalid,
     ToolDenied,
     ToolFault,
@@ -108,33 +110,37 @@ class Effects:
         Results with `is_error` that the contract gives: pending_approval, approval_denied, approval_expired,
         idempotency_key_reused, tool_disabled, tool_changed, daily_limit, amount_needed.
 
-        Raises: OutcomeUnknown (it may have happened; or somebody else is still calling), ApprovalPending when the rule
-        says that the item waits, StoreError, ToolFault of the inner set. When cancelled, the call is given up and its
-        outcome kept as unknown.
+        Raises: OutcomeUnknown (it may have happened; or somebody else is still calling), ApprovalPending or NotNow when
+        the rule says that the item waits, StoreError, ToolFault of the inner set. When cancelled, the call is given up
+        and its outcome kept as unknown.
         """
         await self._read()
         contract = self._contracts.get(name)
         if contract is None:
             return await self._inner.call(name, arguments, context)
         result = await self._guarded(contract, name, arguments, context)
-        if result.code == PENDING and contract.rule.pending == "wait":
-            raise ApprovalPending(f"{name} waits for a person's decision; see: siafu approvals list")
+        waits = contract.rule.pending == "wait"
+        if result.code == PENDING:
+            if waits:
+                raise ApprovalPending(f"{name} waits for a person's decision; see: siafu approvals list")
+            return msgspec.structs.replace(result, later=True)
+        if result.later and waits:
+            raise NotNow(f"{name} cannot be done now: {preview(result.text, 300)}", reason=result.code)
         return result
 
     async def _guarded(
         self, contract: _Contract, name: str, arguments: Mapping[str, Any], context: CallContext
     ) -> ToolResult:
-        seconds_left(name, context, self._clock)
         ask = self._ask(contract, arguments, context)
         if ask is None:
             return _error("amount_needed", f"{name} needs its amount as a whole number, as there is a limit for a day")
-        began = self._clock.now()
-        verdict = await self._store.claim(ask)
-        while isinstance(verdict, Busy):
+        while True:
+            began = self._clock.now()
+            verdict = await self._claim(ask, name, context)
+            if not isinstance(verdict, Busy):
+                break
             if not await self._wait(verdict, context):
                 raise OutcomeUnknown(f"another call of {name} for the same purpose is still under way", tool=name)
-            began = self._clock.now()
-            verdict = await self._store.claim(ask)
         if not isinstance(verdict, Dispatch):
             return _told(verdict, name)
         ends = [began + CALL_SHARE * contract.rule.lease_seconds]
@@ -200,6 +206,15 @@ class Effects:
             agent=context.agent,
             role=context.role,
         )
+
+    async def _claim(self, ask: EffectAsk, name: str, context: CallContext) -> Verdict:
+        """Raises: ToolTimeout when there is no time, or others held the database until there was none; StoreError."""
+        left = seconds_left(name, context, self._clock)
+        try:
+            return await self._store.claim(ask, left)
+        except StoreLocked:
+            seconds_left(name, context, self._clock)  # the caller's time is over, and not that of the whole run
+            raise
 
     async def _wait(self, busy: Busy, context: CallContext) -> bool:
         """Wait a little for somebody else's call; False when the deadline leaves no time for that."""
@@ -307,8 +322,9 @@ def _told(verdict: Verdict, name: str, why: str = "") -> ToolResult:
     assert isinstance(verdict, Stopped)  # noqa: S101  all others have been dealt with
     if verdict.code == "manual_review":
         raise OutcomeUnknown(why or f"{name}: {verdict.message}", tool=name)
-    return _error(verdict.code, verdict.message)
+    return _error(verdict.code, verdict.message, later=verdict.later)
 
 
-def _error(code: str, message: str) -> ToolResult:
-    return ToolResult(text=message, structured={"code": code, "message": message}, is_error=True, code=code)
+def _error(code: str, message: str, *, later: bool = False) -> ToolResult:
+    said = {"code": code, "message": message}
+    return ToolResult(text=message, structured=said, is_error=True, code=code, later=later)

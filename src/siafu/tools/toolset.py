@@ -46,12 +46,14 @@ class ToolResult(msgspec.Struct, frozen=True, kw_only=True):
     """What a tool answered. `text`: for the model, bounded. `structured`: the same as data, when the tool has it.
 
     `is_error`: the tool said that it failed; `code`: its machine-readable word for it, empty when it gave none.
+    `later`: nothing was done, and the same call may do it later.
     """
 
     text: str
     structured: Any = None
     is_error: bool = False
     code: str = ""
+    later: bool = False
 
 
 class ToolSet(Protocol):

@@ -3,8 +3,8 @@
 Every payment is a line in FOLDER/paid, every call one in FOLDER/calls. Wishes: `honours` (pays once a key), `claims`
 (says of itself that it only reads), `changed` (says it does more). While FOLDER/<word> exists, the next call
 of `pay`: `lose` pays and ends without an answer, `fail` pays and answers an error without a code, `refuse` does not pay
-and answers one with a code, `wait` keeps it for a person, `hold` writes FOLDER/holding and
-pays once FOLDER/go is there.
+and answers one with a code, `closed` does neither but may later, `wait` keeps it for a person, `hold` writes
+FOLDER/holding and pays once FOLDER/go is there.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ def note(file: str, value: Any) -> None:
 def pay(key: str, arguments: dict[str, Any]) -> dict[str, Any]:
     if wished("refuse"):
         return answer({"code": "over_limit"}, is_error=True)
+    if wished("closed"):
+        return answer({"code": "closed", "retryable": True}, is_error=True)
     if wished("wait"):
         return answer({"code": "pending_approval"}, is_error=True)
     if wished("hold"):

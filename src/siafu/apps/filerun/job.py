@@ -20,12 +20,15 @@ class Task(msgspec.Struct, frozen=True):
 
 class Written(msgspec.Struct, frozen=True):
     """One record of an output file, as far as resuming needs it. `key` None = the record of a line that could not be
-    used. `ok`: the item succeeded. `waits`: it told what can be told before a person has decided, and goes on then.
+    used. `ok`: the item succeeded. `waits`: it told what can be told while the item waits, and goes on later; `reason`:
+    the code of what for. `tells`: what it told; when that changes, its record does.
     """
 
     key: str | None
     ok: bool
     waits: bool = False
+    reason: str = ""
+    tells: str = ""
 
 
 class FileJob(Protocol):
@@ -50,8 +53,8 @@ class FileJob(Protocol):
         ...
 
     def record(self, result: MapResult) -> Any:
-        """The line to write for a result, good, bad or waiting for a person; `result.item` is the Task. None = it waits
-        and nothing can be told meanwhile.
+        """The line to write for a result, good, bad or waiting; `result.item` is the Task. None = it waits and nothing
+        can be told meanwhile.
         """
         ...
 

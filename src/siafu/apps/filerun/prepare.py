@@ -8,7 +8,7 @@ was killed between the two) is written again from the journal. So in the end eac
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Set
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
@@ -37,7 +37,7 @@ class FileOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 class Ready(msgspec.Struct, frozen=True, kw_only=True):
     """A run whose input is accepted and whose files are whole and locked. skip: lines that need no work. waiting: ids
-    with a record that says they wait for a person.
+    with a record that says they wait, and the code of what for.
     """
 
     job: FileJob
@@ -46,7 +46,7 @@ class Ready(msgspec.Struct, frozen=True, kw_only=True):
     lines: int
     index: Index
     skip: Bits
-    waiting: Set[str]
+    waiting: Mapping[str, str]
     plan: Plan
     retry_failed: bool
 
@@ -81,7 +81,7 @@ def ready(job: FileJob, where: Place, options: FileOptions, watch: Watcher) -> I
             lines=found.lines,
             index=found.index,
             skip=done | failed,
-            waiting=waiting.keys(),
+            waiting={key: reason for key, (_, reason) in waiting.items()},
             plan=plan,
             retry_failed=options.retry_failed,
         )
@@ -97,7 +97,7 @@ def _reconcile(job: FileJob, where: Place, found: Checked, retry: bool, watch: W
     done, failed, waiting = _left_behind(job, where, found, watch)
     if retry:
         failed = Bits(found.lines)
-    _check_unchanged(where, found.index, done | failed | Bits(found.lines, waiting.values()))
+    _check_unchanged(where, found.index, done | failed | _lines_of(found, waiting))
     for path in where.outputs:
         sift(path, lambda line: not _obsolete(job.read_back(line), found.index, done, retry))
     found.index.save(where.index)
@@ -105,11 +105,15 @@ def _reconcile(job: FileJob, where: Place, found: Checked, retry: bool, watch: W
 
 
 class _Left(NamedTuple):
-    """Lines whose ids have a good record, and a failed one; ids with a record that waits, and their lines."""
+    """Lines whose ids have a good record, and a failed one; ids with a record that waits, their lines and what for."""
 
     done: Bits
     failed: Bits
-    waiting: dict[str, int]
+    waiting: dict[str, tuple[int, str]]
+
+
+def _lines_of(found: Checked, waiting: Mapping[str, tuple[int, str]]) -> Bits:
+    return Bits(found.lines, (line for line, _ in waiting.values()))
 
 
 def _tell_bad(found: Checked, strict: bool, watch: Watcher) -> None:
@@ -125,7 +129,7 @@ def _tell_bad(found: Checked, strict: bool, watch: Watcher) -> None:
 
 def _left_behind(job: FileJob, where: Place, found: Checked, watch: Watcher) -> _Left:
     """What the output files hold. An id counts once: as good, else as waiting, else as failed."""
-    done, failed, waiting = Bits(found.lines), Bits(found.lines), dict[str, int]()
+    done, failed, waiting = Bits(found.lines), Bits(found.lines), dict[str, tuple[int, str]]()
     strangers = twice = 0
     for path in where.outputs:
         for written in records(job, path):
@@ -134,12 +138,12 @@ def _left_behind(job: FileJob, where: Place, found: Checked, watch: Watcher) -> 
             if line is None or written.key is None:
                 continue
             if written.waits:
-                waiting[written.key] = line
+                waiting[written.key] = line, written.reason
             else:
                 twice += written.ok and line in done
                 (done if written.ok else failed).add(line)
-    waiting = {key: line for key, line in waiting.items() if line not in done}
-    failed = failed - done - Bits(found.lines, waiting.values())
+    waiting = {key: (line, reason) for key, (line, reason) in waiting.items() if line not in done}
+    failed = failed - done - _lines_of(found, waiting)
     if strangers and not done and not failed and not waiting:
         raise InputError(
             f"none of the ids in {where.out} stands in this input, so nothing was written there; choose another "

@@ -3,14 +3,15 @@
 What the journal knows and the files lack (a process was killed between the two) comes back from `map` as a restored
 result and is written then. So in the end each id has exactly one record.
 
-An item that waits for a person's decision has a record that says so. When it goes on, its next record takes the place
-of that one in a rename, so at every moment a reader sees one record of it.
+An item that waits has a record that says so. When it goes on, or waits for something else, its next record takes the
+place of that one in a rename, so at every moment a reader sees one record of it.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from typing import Any
 
@@ -19,7 +20,7 @@ import msgspec
 from siafu.agents.faults import PAUSING
 from siafu.agents.task import Surroundings, TaskContext
 from siafu.apps.filerun.check import CHANGED, tasks
-from siafu.apps.filerun.job import Task, Watcher
+from siafu.apps.filerun.job import FileJob, Task, Watcher
 from siafu.apps.filerun.prepare import Ready
 from siafu.border.canonical import dumps
 from siafu.border.jsonl import JsonlSink
@@ -30,6 +31,7 @@ from siafu.swarm.ending import root_cause
 from siafu.swarm.map import map_items
 from siafu.swarm.options import MapOptions
 from siafu.swarm.results import MapResult, MapSummary
+from siafu.swarm.work import WorkFunction, as_job
 
 SYNC_SECONDS = 1.0
 REST = 10  # times as long as a sync took, until the next: making a large file anew leaves time for the work
@@ -37,15 +39,20 @@ REST = 10  # times as long as a sync took, until the next: making a large file a
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """How a run over a file ended. total: lines of the input. finished, failed: those with a record now; lines that
-    cannot be used count as failed. waiting: those whose record waits for a person's decision. session: the sums of
-    what `map` did in this session.
+    cannot be used count as failed. waits: how many wait, by the code of what for. session: the sums of what `map` did
+    in this session.
     """
 
     total: int
     finished: int
     failed: int
-    waiting: int
+    waits: Mapping[str, int]
     session: MapSummary
+
+    @property
+    def waiting(self) -> int:
+        """Lines that wait."""
+        return sum(self.waits.values())
 
     @property
     def left(self) -> int:
@@ -75,10 +82,6 @@ async def run(ready: Ready, around: Surroundings, store: RunStore, options: MapO
     Raises: StoreError, InputError.
     """
     job = ready.job
-
-    async def work(task: Task, ctx: TaskContext) -> Any:
-        return await job.work(task.item, ctx)
-
     options = msgspec.structs.replace(
         options,
         run=ready.where.run,
@@ -90,7 +93,7 @@ async def run(ready: Ready, around: Surroundings, store: RunStore, options: MapO
     with ExitStack() as stack:
         lines = _Lines(ready, stack)
         watch.begin(ready.plan)
-        results = map_items(work, lines.todo(), around=around, store=store, options=options)
+        results = map_items(_work(job), lines.todo(), around=around, store=store, options=options)
         try:
             async with results, asyncio.TaskGroup() as group:
                 syncing = group.create_task(lines.keep_synced(around.clock))
@@ -101,6 +104,18 @@ async def run(ready: Ready, around: Surroundings, store: RunStore, options: MapO
         except BaseExceptionGroup as errors:
             raise root_cause(errors) from None
         return lines.outcome(results.summary)
+
+
+def work_print(job: FileJob) -> str:
+    """What journals know the work of `job` by; the same for every run of it."""
+    return as_job(_work(job), defaults={}, version=job.fingerprint()).work_print
+
+
+def _work(job: FileJob) -> WorkFunction:
+    async def work(task: Task, ctx: TaskContext) -> Any:
+        return await job.work(task.item, ctx)
+
+    return work
 
 
 def nothing_left(ready: Ready, watch: Watcher) -> Outcome:
@@ -129,8 +144,8 @@ class _Lines:
         stack.callback(self._replace)
         self._finished = ready.plan.finished
         self._failed = ready.plan.failed + ready.plan.bad
-        self._waiting = set(ready.waiting)
-        self._decided: dict[str, bytes | None] = {}  # records for the places where waiting ones stand
+        self._waiting = dict(ready.waiting)
+        self._news: dict[str, bytes | None] = {}  # records for the places where waiting ones stand
         self._turn = asyncio.Lock()
 
     def todo(self) -> Iterator[Task]:
@@ -147,35 +162,33 @@ class _Lines:
             self._write(result)
 
     def _write(self, result: MapResult) -> None:
-        waits, waited = result.status == "waiting", result.key in self._waiting
-        if waits and waited:
-            return  # it was told before
         record = self._ready.job.record(result)
-        if waits:
-            if record is not None:
-                self._waiting.add(result.key)
-                self._out.append(record)
+        waits = result.status == "waiting"
+        if waits and record is None:
             return
-        if waited:
-            self._waiting.discard(result.key)
-            self._decided[result.key] = dumps(record)
+        if result.key in self._waiting:
+            self._news[result.key] = dumps(record)
         else:
-            (self._out if result.ok else self._errors).append(record)
-        self._finished += result.ok
-        self._failed += not result.ok
+            (self._out if waits or result.ok else self._errors).append(record)
+        self._waiting.pop(result.key, None)
+        if waits:
+            self._waiting[result.key] = "" if result.error is None else result.error.code
+        else:
+            self._finished += result.ok
+            self._failed += not result.ok
 
     def _replace(self) -> None:
         """Put records in the places of those that waited, each where it stands, also one that failed."""
-        decided, self._decided = self._decided, {}
+        news, self._news = self._news, {}
 
         def change(line: bytes) -> bytes | None:
             written = self._ready.job.read_back(line)
-            if written is None or not written.waits or written.key not in decided:
+            if written is None or not written.waits or written.key not in news:
                 return line
-            record, decided[written.key] = decided[written.key], None  # a second one for this id is dropped
-            return record
+            record, news[written.key] = news[written.key], None  # a second one for this id is dropped
+            return line if record is not None and self._ready.job.read_back(record) == written else record
 
-        if decided:
+        if news:
             self._out.revise(change)
 
     async def keep_synced(self, clock: Clock) -> None:
@@ -201,6 +214,6 @@ class _Lines:
             total=self._ready.plan.total,
             finished=self._finished,
             failed=self._failed,
-            waiting=len(self._waiting),
+            waits=Counter(self._waiting.values()),
             session=session,
         )

@@ -23,7 +23,8 @@ class SupportJob:
 
     A record has the same fields in the same order for every request, answered or not. `ok`: the customer got an
     answer; what became of a refund in it says `refunds`. Behind them stand, only where it is so, `flagged` (a person
-    should look) and `waiting` (the answer is not the last one: a person has to decide, then the request goes on).
+    should look), `waiting` (the answer is not the last one: the request goes on later) and `waits_for`
+    (`pending_approval`: a person has to decide; else the code of what keeps a tool from acting now).
     """
 
     starts = b'{"id":'
@@ -60,7 +61,7 @@ class SupportJob:
         if waits and result.value is None:
             return None
         line = _line(result.key, result.item.item.customer, result.value, result, None if waits else result.error)
-        return line | {"waiting": True} if waits else line
+        return line | {"waiting": True, "waits_for": result.error.code} if waits and result.error else line
 
     def refusal(self, error: LineError) -> dict[str, Any]:
         """`id` and `user_id` as far as the line has them; `error.line` tells it from the record of a request."""
@@ -75,7 +76,10 @@ class SupportJob:
         except (msgspec.DecodeError, UnicodeDecodeError):
             return None
         bad_line = found.error is not None and found.error.line is not None
-        return Written(None if bad_line else found.id, found.status == "ok", waits=found.waiting)
+        key = None if bad_line else found.id
+        if not found.waiting:
+            return Written(key, found.status == "ok")
+        return Written(key, found.status == "ok", waits=True, reason=found.waits_for, tells=found.answer or "")
 
 
 class _Error(msgspec.Struct):
@@ -87,8 +91,10 @@ class _Record(msgspec.Struct):
     user_id: str | None
     status: str
     outcome: str
+    answer: str | None = None
     error: _Error | None = None
     waiting: bool = False
+    waits_for: str = ""
 
 
 def _usable(value: dict[str, Any], name: str) -> str | None:

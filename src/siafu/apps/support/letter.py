@@ -22,6 +22,12 @@ PENDING: Say = (
     "주문 {order}: 환불 요청이 담당자의 확인을 기다리고 있습니다. 아직 환불되지 않았습니다.",
     "Order {order}: the refund waits for a person to approve it. Nothing has been refunded yet.",
 )
+NOT_YET: Say = (
+    "주문 {order}: 지금은 환불을 처리할 수 없어 아직 환불되지 않았습니다. 거절된 것은 아니니 나중에 이 주문에 대해 "
+    "다시 물어봐 주세요.",
+    "Order {order}: refunds cannot be made right now, so nothing has been refunded yet. It is not refused; please ask "
+    "about this order later.",
+)
 UNKNOWN: Say = (
     "주문 {order}: 환불되었는지 아직 확인되지 않았습니다. 다시 요청하지 마시고 나중에 주문 상태를 물어봐 주세요.",
     "Order {order}: it is not known yet whether the refund was made. Please do not ask for it again; ask for the state "
@@ -95,7 +101,7 @@ def letter(route: Route, refunds: Sequence[Refund], ticket: str | None, text: st
 def _told(refund: Refund, korean: bool) -> str:
     if refund.state == "needs_info" and refund.code not in WHY:
         return _say(WHICH_ORDER, korean)
-    table = {"paid": PAID, "pending_approval": PENDING, "unknown": UNKNOWN}
+    table = {"paid": PAID, "pending_approval": PENDING, "not_yet": NOT_YET, "unknown": UNKNOWN}
     said = _say(table.get(refund.state, REFUSED), korean, order=refund.order_id, amount=_amount(refund, korean))
     why = WHY.get(refund.code) if refund.state in ("refused", "needs_info") else None
     return f"{said} {_say(why, korean)}" if why else said

@@ -32,10 +32,24 @@ _UNSURE = frozenset(
 _PAID = ("refunded", "succeeded")
 # Of several tries on one order the one that stands first here counts, and of equals the last one: money that was paid,
 # then what was decided or left open about a refund that was begun, then what came to nothing before one was.
-_STATES: dict[RefundState, int] = {"paid": 0, "unknown": 1, "pending_approval": 1, "refused": 3, "needs_info": 4}
+_STATES: dict[RefundState, int] = {
+    "paid": 0,
+    "unknown": 1,
+    "pending_approval": 1,
+    "not_yet": 2,
+    "refused": 3,
+    "needs_info": 4,
+}
 _CODES = {"declined": 1, REUSED: 2}
 # Of several orders the first of these counts: what is not settled, before what is.
-_OF_ORDERS: tuple[RefundState, ...] = ("unknown", "pending_approval", "paid", "refused", "needs_info")
+_OF_ORDERS: dict[RefundState, Outcome] = {
+    "unknown": "unknown",
+    "pending_approval": "pending_approval",
+    "not_yet": "unknown",
+    "paid": "answered",
+    "refused": "refused",
+    "needs_info": "needs_info",
+}
 
 
 def refunds(steps: Iterable[Step]) -> tuple[Refund, ...]:
@@ -57,9 +71,9 @@ def outcome(route: Route, steps: Sequence[Step]) -> Outcome:
     told, or nothing was looked up where it has to be. `unknown`: the tools that were tried failed for other reasons.
     """
     states = {refund.state for refund in refunds(steps)}
-    for state in _OF_ORDERS:
+    for state, became in _OF_ORDERS.items():
         if state in states:
-            return "answered" if state == "paid" else state
+            return became
     came = {_came_of(step) for step in steps if isinstance(step, ToolStep | RefusedCall)}
     if "found" in came:
         return "answered"
@@ -90,7 +104,15 @@ def _refund(step: ToolStep) -> Refund:
         return Refund(order_id=order, state="pending_approval", code=code)
     if code in _UNSURE:
         return Refund(order_id=order, state="unknown", code=code or "no_code")
+    if result.later:
+        return Refund(order_id=order, state="not_yet", code=code)
     return Refund(order_id=order, state="needs_info" if _lacks(code) else "refused", code=code)
+
+
+def out_of_reach(steps: Iterable[Step]) -> str:
+    """The code of a look-up that failed only because its tool could not be reached; empty when there is none."""
+    results = (step.result for step in steps if isinstance(step, ToolStep))
+    return next((r.code for r in results if r.later or r.code == ToolUnavailable.code), "")
 
 
 def _came_of(step: ToolStep | RefusedCall) -> Literal["found", "lacking", "failed"]:

@@ -12,7 +12,7 @@ from siafu.errors import InputError
 
 MAX_TEXT = 20_000
 Outcome = Literal["answered", "refused", "pending_approval", "needs_info", "unknown"]
-RefundState = Literal["paid", "pending_approval", "unknown", "refused", "needs_info"]
+RefundState = Literal["paid", "pending_approval", "not_yet", "unknown", "refused", "needs_info"]
 
 
 class Turn(msgspec.Struct, frozen=True, kw_only=True):
@@ -106,7 +106,8 @@ def parse_field(value: dict[str, Any], name: str) -> str:
 
 class Refund(msgspec.Struct, frozen=True, kw_only=True):
     """What became of a refund that was asked for, told from what the tool answered. `code`: its word for it, empty when
-    the money was paid. amount_minor (won or cents) and currency: of a refund that was paid.
+    the money was paid. `not_yet`: nothing was paid, and it may be later. amount_minor (won or cents) and currency: of a
+    refund that was paid.
     """
 
     order_id: str

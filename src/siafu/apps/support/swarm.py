@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
 from siafu.agents.agent import Agent, AgentLimits
-from siafu.agents.steps import FinalStep, Step, ToolStep
+from siafu.agents.steps import FinalStep, ModelStep, Step, ToolStep
 from siafu.agents.task import TaskContext
 from siafu.apps.support import classify
 from siafu.apps.support.bound import Bound
 from siafu.apps.support.grants import named
 from siafu.apps.support.letter import letter
-from siafu.apps.support.outcome import outcome, refunds
+from siafu.apps.support.outcome import out_of_reach, outcome, refunds
 from siafu.apps.support.requests import Answer, CustomerRequest
 from siafu.apps.support.routes import HAND_OVER, ROUTES, Tier, instructions, tier
 from siafu.apps.support.signed import Signed
 from siafu.border.canonical import fingerprint
 from siafu.border.secrets import Secret
 from siafu.border.text import preview
-from siafu.errors import AgentStopped, ConfigError, ToolFault
+from siafu.errors import AgentStopped, ConfigError, ToolFault, ToolUnavailable
 from siafu.tools.filtered import Filtered
 from siafu.tools.toolset import ToolSet
 
@@ -79,7 +79,8 @@ class Support(msgspec.Struct, frozen=True, kw_only=True):
     async def work(self, item: CustomerRequest, ctx: TaskContext) -> Answer:
         """Answer one request.
 
-        Raises: ModelError, AgentStopped, BudgetReached, DeadlineReached. Cancelling gives up the call in flight.
+        Raises: ModelError, AgentStopped, BudgetReached, DeadlineReached; ToolUnavailable when nothing could be looked
+        up, as the tools could not be reached. Cancelling gives up the call in flight.
         """
         tools = ctx.tools
         if tools is None:
@@ -109,19 +110,27 @@ class Support(msgspec.Struct, frozen=True, kw_only=True):
         except AgentStopped:
             if not refunds(steps):  # what became of money is told also without a model's words
                 raise
-        tried = refunds(steps)
+        tried, became = refunds(steps), outcome(route, steps)
+        if became == "unknown" and not tried and not route.hands_over and (code := out_of_reach(steps)):
+            raise ToolUnavailable(f"nothing could be looked up ({code}); --retry-failed runs this request again")
         return Answer(
-            outcome="unknown" if route.hands_over and handed is None else outcome(route, steps),
+            outcome="unknown" if route.hands_over and handed is None else became,
             category=ticket.category,
             priority=ticket.priority,
             answer=letter(route, tried, handed, final.text, korean=item.korean),
-            model_used=self.models[chosen],
+            model_used=_served(steps) or self.models[chosen],
             steps=ctx.spent.calls,
             tool_calls=sum(isinstance(step, ToolStep) for step in steps),
             flagged="classification_default" if ticket.flagged else final.flagged,
             refunds=tried,
             ticket=handed,
         )
+
+
+def _served(steps: Sequence[Step]) -> str:
+    """The model that took the place of the route's, when a budget was nearly used; empty when none did."""
+    answers = (step.answer for step in reversed(steps) if isinstance(step, ModelStep))
+    return next((answer.model for answer in answers if answer.instead_of), "")
 
 
 async def hand_over(ctx: TaskContext, tools: ToolSet, subject: str, text: str) -> str | None:

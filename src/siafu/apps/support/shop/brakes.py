@@ -74,7 +74,8 @@ def stopped(tx: Transaction, tool: str, tenant: str) -> Refusal | None:
     )
     if found is None:
         return None
-    return Refusal(code="tool_disabled", message=f"The shop has switched {tool} off for now. Hand over to a person.")
+    message = f"The shop has switched {tool} off for now. Hand over to a person."
+    return Refusal(code="tool_disabled", message=message, retryable=True)
 
 
 def caps(tx: Transaction) -> list[Cap]:
@@ -128,6 +129,7 @@ def take(tx: Transaction, tool: str, tenant: str, wanted: Mapping[Unit, int]) ->
         return Refusal(
             code="daily_limit",
             message=f"The shop's limit for {tool} is reached for today. Tell the customer, or hand over to a person.",
+            retryable=True,
         )
     for row in rows:
         tx.change(
