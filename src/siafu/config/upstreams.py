@@ -85,8 +85,13 @@ def way_to(settings: Settings, upstream: Upstream, own: UpstreamSettings | None 
         id=id,
         limits=Limits(
             concurrency=(own and own.concurrency) or shared.concurrency,
+            policy=shared.policy,
+            ramp=shared.ramp_seconds,
+            interactive=shared.interactive,
             rpm=(own and own.rpm) or shared.rpm,
+            tpm=(own and own.tpm) or shared.tpm,
             max_wait=shared.max_wait_seconds,
+            processes=shared.processes,
         ),
         prices=configured_prices(settings, upstream.base_url),
         models=dict(zip(models, models, strict=True)) if isinstance(models, list) else models,

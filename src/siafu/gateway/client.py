@@ -18,6 +18,7 @@ from siafu.gateway.pricing import Prices
 from siafu.gateway.retry import Retrying, RetryRules
 from siafu.gateway.routed import Lane, Routed
 from siafu.gateway.routing import Rule
+from siafu.gateway.sharing import Sharing
 from siafu.gateway.thrift import Thrift, Thrifty
 from siafu.gateway.transport import Transport
 from siafu.gateway.upstream import Upstream
@@ -25,6 +26,7 @@ from siafu.observe.calls import CallContext
 from siafu.observe.events import Observer
 from siafu.pace.clock import Clock
 from siafu.store.records import Ledger
+from siafu.store.redis import RedisDoor
 
 Wrap = Callable[[Endpoint], Endpoint]
 
@@ -32,9 +34,12 @@ Wrap = Callable[[Endpoint], Endpoint]
 class Gateway:
     """The Endpoint that agents call. `accounts`: the budgets of its runs. Use it in one event loop at a time."""
 
-    def __init__(self, endpoint: Endpoint, accounts: Accounts, transports: Sequence[Transport]) -> None:
+    def __init__(
+        self, endpoint: Endpoint, accounts: Accounts, transports: Sequence[Transport], sharings: Sequence[Sharing] = ()
+    ) -> None:
         self._endpoint = endpoint
         self._transports = transports
+        self._sharings = sharings
         self.accounts = accounts
 
     async def open(self, request: ChatRequest, context: CallContext) -> Reply:
@@ -42,6 +47,8 @@ class Gateway:
 
     async def aclose(self) -> None:
         """Close the connections. Idempotent; the next call opens new ones."""
+        for sharing in self._sharings:
+            await sharing.aclose()
         for transport in self._transports:
             await transport.aclose()
 
@@ -70,12 +77,19 @@ def assemble(  # noqa: PLR0913 (the one place where everything meets)
     rng: Random,
     observer: Observer,
     thrift: Thrift | None = None,
+    redis: RedisDoor | None = None,
 ) -> Gateway:
-    """The gateway over all `ways`. A single way without models of its own leaves nothing to choose: no `Routed`."""
+    """The gateway over all `ways`. A single way without models of its own leaves nothing to choose: no `Routed`.
+    `redis`: where the ways' limits are shared with other processes.
+    """
     transports = [Transport(way.upstream, clock) for way in ways]
+    sharings = [
+        None if redis is None else Sharing(redis, way.limits.whole, way.upstream, clock=clock, observer=observer)
+        for way in ways
+    ]
     lanes = [
-        _lane(way, transport, Books(prices=way.prices, ledger=ledger, accounts=accounts), clock, rng, observer)
-        for way, transport in zip(ways, transports, strict=True)
+        _lane(way, transport, Books(prices=way.prices, ledger=ledger, accounts=accounts), clock, rng, observer, sharing)
+        for way, transport, sharing in zip(ways, transports, sharings, strict=True)
     ]
     alone = len(ways) == 1 and not rules and ways[0].models is None
     patience = RetryRules(max_wait=max(way.limits.max_wait for way in ways))
@@ -86,10 +100,18 @@ def assemble(  # noqa: PLR0913 (the one place where everything meets)
         lambda inner: Retrying(inner, patience, clock=clock, rng=rng, upstream=name, observer=observer),
     ]
     choice = lanes[0].endpoint if alone else Routed(lanes, rules, clock=clock, observer=observer)
-    return Gateway(_wrapped(choice, outermost_first), accounts, transports)
+    return Gateway(_wrapped(choice, outermost_first), accounts, transports, [each for each in sharings if each])
 
 
-def _lane(way: Way, transport: Transport, books: Books, clock: Clock, rng: Random, observer: Observer) -> Lane:
+def _lane(
+    way: Way,
+    transport: Transport,
+    books: Books,
+    clock: Clock,
+    rng: Random,
+    observer: Observer,
+    sharing: Sharing | None,
+) -> Lane:
     """The part of the onion that each upstream and key has for itself."""
     name = way.upstream.name
     outermost_first: list[Wrap] = [
@@ -97,7 +119,13 @@ def _lane(way: Way, transport: Transport, books: Books, clock: Clock, rng: Rando
         Spelled,
     ]
     limited = Limited(
-        _wrapped(transport, outermost_first), way.limits, clock=clock, rng=rng, upstream=name, observer=observer
+        _wrapped(transport, outermost_first),
+        way.limits,
+        clock=clock,
+        rng=rng,
+        upstream=name,
+        observer=observer,
+        sharing=sharing,
     )
     return Lane(limited, id=way.id or name, upstream=name, models=way.models, tier=way.tier, weight=way.weight)
 
