@@ -13,10 +13,10 @@ from typing import Any
 import msgspec
 
 from siafu.apps.support import grants
-from siafu.apps.support.shop.money import answers, books, rows
+from siafu.apps.support.shop.money import answers, approvals, books, rows
 from siafu.apps.support.shop.money import refunds as steps
 from siafu.apps.support.shop.money.books import Again, Books, End, Refused, Review, order_money
-from siafu.apps.support.shop.money.payments import Call, Paid
+from siafu.apps.support.shop.money.payments import Call, Capabilities, Paid
 from siafu.apps.support.shop.money.records import Intent, RefundAsk
 from siafu.apps.support.shop.money.refunds import Refunds
 from siafu.apps.support.shop.refusal import Refusal
@@ -80,8 +80,8 @@ def _amounts_read_as_floats(patch: Patch) -> None:
 def _money_acknowledged_first(patch: Patch) -> None:
     take = Books.take
 
-    def mutant(self: Books, tx: Transaction, refund_id: str, *, seen: int) -> Intent | Refusal | None:
-        taken = take(self, tx, refund_id, seen=seen)
+    def mutant(self: Books, tx: Transaction, refund_id: str, **seen: Any) -> Intent | Refusal | None:
+        taken = take(self, tx, refund_id, **seen)
         if isinstance(taken, Intent):
             self.settle(tx, taken, Paid(id=refund_id, payment="", amount=0, currency="", reference=""))
         return taken
@@ -99,6 +99,20 @@ def _money_retried_blindly(patch: Patch) -> None:
         return end
 
     patch(Refunds, "_attempt", mutant)
+
+
+def _money_at_any_provider(patch: Patch) -> None:
+    take = Books.take
+
+    def mutant(self: Books, tx: Transaction, refund_id: str, *, seen: int, can: Capabilities) -> Intent | None:
+        known_as = rows.intent(tx, refund_id).psp or can.name
+        return take(self, tx, refund_id, seen=seen, can=msgspec.structs.replace(can, name=known_as))
+
+    patch(Books, "take", mutant)
+
+
+def _money_by_an_approval_that_ended(patch: Patch) -> None:
+    patch(approvals, "lapse", lambda tx, found: False)
 
 
 def _tool_without_epochs(patch: Patch) -> None:
@@ -137,8 +151,8 @@ def _tool_amounts_in_floats(patch: Patch) -> None:
 def _tool_acknowledged_first(patch: Patch) -> None:
     claim = EffectStore.claim
 
-    async def mutant(self: EffectStore, ask: EffectAsk) -> Verdict:
-        verdict = await claim(self, ask)
+    async def mutant(self: EffectStore, ask: EffectAsk, seconds: float | None = None) -> Verdict:
+        verdict = await claim(self, ask, seconds)
         if isinstance(verdict, Dispatch):
             await self.finish(verdict.effect, verdict.epoch, "succeeded", '{"text":"done"}')
         return verdict
@@ -158,6 +172,8 @@ MUTANTS: dict[str, Callable[[Patch], None]] = {
     "money: floats in what customers write": _amounts_read_as_floats,
     "money: acknowledged before it runs": _money_acknowledged_first,
     "money: retry on any exception": _money_retried_blindly,
+    "money: sent again to another provider": _money_at_any_provider,
+    "money: by an approval that has ended": _money_by_an_approval_that_ended,
     "tool: no epoch check": _tool_without_epochs,
     "tool: release on timeout": _tool_released_on_timeout,
     "tool: a key per attempt": _tool_key_an_attempt,

@@ -21,7 +21,8 @@
     │   ├── AccessRefused            401, 403: the key is wrong for this endpoint; exit 2
     │   ├── QuotaExhausted           no credit left; waiting does not help; exit 3
     │   └── UnpricedModel            a USD budget is set and the model has no price; exit 2
-    ├── BudgetReached                the next call could exceed the budget; exit 3
+    ├── BudgetReached                the next call could exceed the budget of the run or the day; exit 3
+    ├── ItemBudgetReached            it could exceed the item's or the agent's own; that item fails, others go on
     ├── DeadlineReached              the time given to the item, run or call is over
     ├── NotNow                       it cannot be done now; the item waits, neither finished nor failed
     │   └── ApprovalPending          a person has to decide first
@@ -38,6 +39,7 @@
     ├── OutputInvalid                the answer does not fit the declared schema
     ├── StoreError                   the store cannot be opened or written
     │   ├── StoreBusy                another process holds this journal
+    │   ├── StoreLocked              another transaction was waited for too long; nothing was changed
     │   └── Conflict                 a constraint of the database forbids the change
     ├── MeasurementInvalid           a measurement failed its own checks; its figures are not shown
     └── Interrupted                  stopped from outside; state is kept; exit 130
@@ -47,7 +49,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 
 class SiafuError(Exception):
@@ -100,12 +102,21 @@ class IdentityInvalid(BoundaryError):
         self.reason = reason
 
 
+class Tried(NamedTuple):
+    """A model at `place`: an upstream, or one of its keys. `final`: asked again it would say the same."""
+
+    place: str
+    model: str
+    final: bool
+
+
 class ModelError(SiafuError):
     """A model call gave no answer.
 
-    `status`: HTTP status, None when there was none. `provider_code`: the upstream's own word for it, at most 100
-    characters. `wait`: seconds the upstream asked us to wait, None when it did not say. `attempts`: physical
-    requests made for this call.
+    `status`: HTTP status, None when there was none. `provider_code`: the upstream's own word for it, `param`: the field
+    of the request that it names; each at most 100 characters. `wait`: seconds the upstream asked us to wait, None when
+    it did not say. `attempts`: physical requests made for this call. `tried`: what failed, of several upstreams, keys
+    and models; `elsewhere`: another of them would take the call.
     """
 
     code = "model_error"
@@ -116,14 +127,18 @@ class ModelError(SiafuError):
         *,
         status: int | None = None,
         provider_code: str | None = None,
+        param: str | None = None,
         wait: float | None = None,
         attempts: int = 1,
     ) -> None:
         super().__init__(message)
         self.status = status
         self.provider_code = provider_code
+        self.param = param
         self.wait = wait
         self.attempts = attempts
+        self.tried: Tried | None = None
+        self.elsewhere = False
 
 
 class RateLimited(ModelError):
@@ -180,8 +195,19 @@ class UnpricedModel(ModelError):
 
 
 class BudgetReached(SiafuError):
+    """`budget`: which one: run, or day. `needs_pico`: what the next call could cost, in pico-dollars."""
+
     code = "budget_reached"
     exit_code = 3
+
+    def __init__(self, message: str, *, budget: str = "run", needs_pico: int = 0) -> None:
+        super().__init__(message)
+        self.budget = budget
+        self.needs_pico = needs_pico
+
+
+class ItemBudgetReached(SiafuError):
+    code = "item_budget_reached"
 
 
 class DeadlineReached(SiafuError):
@@ -264,6 +290,11 @@ class StoreError(SiafuError):
 class StoreBusy(StoreError):
     code = "store_busy"
     exit_code = 2
+
+
+class StoreLocked(StoreError):
+    code = "store_locked"
+    retryable = True
 
 
 class Conflict(StoreError):

@@ -91,6 +91,13 @@ async def test_the_beginning_of_an_id_must_name_one(house: House) -> None:
         run(approvals, "show", begin.most_common(1)[0][0])
 
 
+async def test_an_approval_that_has_ended_is_shown_with_its_effect(house: House) -> None:
+    await house.store.claim(ask(approval="always"))
+    assert "pending_approval" in run(effects, "list") and "expired" not in run(effects, "list")
+    house.lapse(1e6, "expires_at", "effect_approval")
+    assert "pending_approval (expired)" in run(effects, "list")
+
+
 async def test_the_shops_desk_is_there_when_there_is_a_shop(house: House, tmp_path: Path) -> None:
     assert rows(approvals, "list", "--state", "all") == []
     assert not (tmp_path / ".siafu" / "shop.db").exists()  # looking makes none
@@ -128,9 +135,22 @@ async def test_a_tool_is_switched_off_and_on(house: House) -> None:
 
 async def test_a_name_that_no_tool_has_is_said(house: House) -> None:
     await house.done(ask())
-    done = invoked(effects, "off", "shop.refnd", "--as", "lee")
-    assert "no tool of that name has been used here; did you mean shop.refund?" in done.stderr
-    assert "shop.refnd is off" in done.stdout
+    for command in ("off", "on"):
+        with pytest.raises(InputError, match=r"'shop.refnd', so nothing was switched; did you mean shop.refund\?"):
+            run(effects, command, "shop.refnd", "--as", "lee")
+    assert isinstance(await house.store.claim(ask("k2")), Dispatch)
+    assert "shop.refnd is off" in run(effects, "off", "shop.refnd", "--anyway", "--as", "lee")
+    assert "shop.refnd is on" in run(effects, "on", "shop.refnd", "--as", "lee")  # its switch is known
+
+
+async def test_a_tool_can_be_switched_off_before_it_was_ever_used(house: House, tmp_path: Path) -> None:
+    assert "is off" in run(effects, "off", "shop.process_refund", "--as", "lee")  # the example shop's own rules
+    rule = '[mcp_servers.bank]\ncommand = "bank"\n[tools.effects."bank.pay"]\n[tools.effects.send]\n'
+    (tmp_path / "siafu.toml").write_text(rule)
+    for tool in ("bank.pay", "send", "shop.process_refund"):  # the last one has a record by now
+        assert f"{tool} is off" in run(effects, "off", tool, "--as", "lee")
+    with pytest.raises(InputError, match="nothing was switched"):
+        run(effects, "off", "shop.open_ticket", "--as", "lee")
 
 
 async def test_a_changed_tool_is_seen_before_it_is_accepted(house: House) -> None:

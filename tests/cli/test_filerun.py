@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from siafu.apps.filerun.run import Outcome
 from siafu.border.money import PICO
-from siafu.cli.filerun import _again, parse_duration
+from siafu.cli.filerun import _again, enough, parse_duration
 from siafu.errors import ConfigError
 from siafu.store.report import Tally
+from siafu.swarm.results import MapSummary
 
 
 @pytest.mark.parametrize(
@@ -31,22 +33,32 @@ def test_what_is_no_duration(text: str) -> None:
     ("words", "again"),
     [
         (["--budget", "2 USD"], ["--budget", "4 USD"]),
-        (["--budget=$0.50", "--fresh"], ["--budget=1 USD"]),
-        (["--out", "결과 1.jsonl", "--budget", "0.0001 USD"], ["--out", "결과 1.jsonl", "--budget", "0.6 USD"]),
-        (["--budget", "0"], ["--budget", "0.6 USD"]),
+        (["--budget=$0.50", "--fresh", ""], ["--budget=4 USD", ""]),
         (["--out", "--budget.jsonl"], ["--out", "--budget.jsonl"]),
     ],
 )
 def test_the_command_that_goes_on_after_a_budget_names_a_higher_one(words: list[str], again: list[str]) -> None:
     argv = ["siafu", "batch", "run", "in.jsonl", *words]
-    spent = Tally(usd_pico=PICO // 10, unknown_pico=PICO // 5)
-    assert shlex.split(_again(argv, spent=spent)) == ["siafu", "batch", "run", "in.jsonl", *again]
+    assert shlex.split(_again(argv, budget=4 * PICO)) == ["siafu", "batch", "run", "in.jsonl", *again]
     kept = [word for word in argv if word != "--fresh"]
     assert shlex.split(_again(argv)) == kept  # and for another reason it is the same
 
 
-def test_a_budget_of_next_to_nothing_becomes_a_cent_or_two() -> None:
-    assert _again(["siafu", "--budget", "0"], spent=Tally()) == "siafu --budget '0.02 USD'"
+@pytest.mark.parametrize(
+    ("given", "spent", "unknown", "done", "needs", "cents"),
+    [
+        (200, 10, 0, 99, 1, 400),  # twice of what there was
+        (10, 10, 20, 99, 1, 60),  # twice of what was spent
+        (0, 0, 0, 0, 0, 2),  # a cent or two at least
+        (10, 10, 0, 10, 1, 125),  # nine tenths are still to do
+        (10, 90, 0, 99, 300, 390),  # the next call must fit
+    ],
+)
+def test_a_budget_that_is_enough(given: int, spent: int, unknown: int, done: int, needs: int, cents: int) -> None:
+    cent = PICO // 100
+    session = MapSummary(budget="run", needs_pico=needs * cent)
+    outcome = Outcome(total=100, finished=done, failed=0, waits={}, session=session)
+    assert enough(outcome, Tally(usd_pico=spent * cent, unknown_pico=unknown * cent), given * cent) == cents * cent
 
 
 def test_the_command_that_goes_on_says_how_it_was_called() -> None:

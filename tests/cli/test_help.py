@@ -27,7 +27,11 @@ def commands() -> list[tuple[str, ...]]:
 
 
 ALL = commands()
-SILENT = {("shop", "serve"), ("shop", "token")}  # print nothing, or one word that programs take as it is
+SILENT = {
+    ("shop", "serve"),
+    ("shop", "token"),
+    ("keys", "sign"),
+}  # print nothing, or one word that programs take as it is
 TYPERS = {"pydantic"}  # what typer itself imports to read the values of options
 HELPS = f"""
 import contextlib, io, json, sys

@@ -3,24 +3,31 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import sqlite3
 import ssl
 import sys
 import time
+from contextlib import closing
 from email.utils import formatdate
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import siafu
 from gateway.fake_upstream import OK, Arrival, error, http, upstream
+from siafu.apps.support.shop.database import ShopDatabase
 from siafu.border.secrets import Secret
 from siafu.config.advice import advice, clock_row, maker_of_host, maker_of_key, model_row, wrong_maker
+from siafu.config.databases import database_rows
 from siafu.config.doctor import call_rows, ended_well, endpoint_rows, file_system, settings_rows, state_rows
+from siafu.config.effects import open_effects
 from siafu.config.servers import tool_rows
 from siafu.config.settings import Settings, given, load
 from siafu.errors import AccessRefused, QuotaExhausted, RequestRefused
 from siafu.gateway import probe
 from siafu.gateway.probe import clock_ahead, obstacle, parse_models
+from siafu.store.database import look
 
 KEY = "k3y-that-is-real-0123456789"
 
@@ -308,6 +315,63 @@ async def test_servers_are_started_and_tell_their_tools(monkeypatch: pytest.Monk
     assert rows["tools dies"].state == "fail" and "주문 서버: no database" in rows["tools dies"].found
     assert "sk-abc" not in rows["tools dies"].found
     assert rows["tools none"].state == "fail" and "cannot be started" in rows["tools none"].found
+
+
+async def test_a_rule_for_a_tool_that_its_server_has_not_is_told(tmp_path: Path) -> None:
+    env = {"SIAFU_HOME": str(tmp_path), "PYTHONPATH": str(Path(siafu.__file__).parents[1])}
+    server = {"command": sys.executable, "args": ["-m", "siafu", "shop", "serve", "--customer", "kim"], "env": env}
+    given: dict[str, Any] = {"mcp_servers": {"shop": server}, "tools": {"effects": {"shop.process_refunds": {}}}}
+    (row,) = await tool_rows(Settings.model_validate(given))
+    assert row.state == "fail" and "shop.process_refunds" in row.found and "shop.process_refund?" in row.advice
+    given["tools"] = {"effects": {"shop.process_refund": {}}}
+    (row,) = await tool_rows(Settings.model_validate(given))
+    assert row.state == "ok"
+
+
+# ---- databases ------------------------------------------------------------------------------------------------------
+
+
+async def test_databases_are_looked_at_and_left_as_they_are(tmp_path: Path, sql_url: str) -> None:
+    home = tmp_path / "home"
+    settings = Settings.model_validate({"home": str(home), "database_url": sql_url})
+    places = [(row.check, row.state, "new" in row.found) for row in await database_rows(settings, sql_url)]
+    assert places == [("database effects", "ok", True), ("database shop", "ok", True)]
+    assert not home.exists() and look(sql_url, what="it", schema="shop", versions=1)[1] is None
+    open_effects(settings).close()
+    ShopDatabase(sql_url).close()
+    rows = await database_rows(settings, sql_url)
+    assert [(row.state, "can be read" in row.found) for row in rows] == [("ok", True), ("ok", True)]
+    with closing(ShopDatabase(sql_url)) as shop:
+        shop.transact(lambda tx: tx.change("UPDATE siafu_schema SET version = 99 WHERE name = 'shop_money'"))
+        shop.transact(lambda tx: tx.change("UPDATE siafu_schema SET version = 0 WHERE name = 'effects'"))
+    older, newer = await database_rows(settings, sql_url)
+    assert (older.state, newer.state) == ("ok", "fail")
+    assert "older version" in older.found and "newer version" in newer.found
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("postgresql://user:geheim@127.0.0.1:9/x", "cannot be reached"),
+        ("mysql://u:geheim@h/x", "cannot be used"),
+        ("notes.db", "not an SQLite database"),
+        ("other.db", "of another program"),
+    ],
+)
+async def test_a_database_that_cannot_be_used_is_told_without_its_password(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str, words: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "notes.db").write_text("no database" * 200)
+    with closing(sqlite3.connect(tmp_path / "other.db")) as other:
+        other.execute("CREATE TABLE mine (x)")
+    for row in await database_rows(Settings.model_validate({"home": str(tmp_path), "database_url": url}), url):
+        assert row.state == "fail" and words in row.found and "geheim" not in row.found
+    assert names(tmp_path) == ["notes.db", "other.db"]
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
 
 
 async def test_a_server_that_cannot_be_used_as_configured(monkeypatch: pytest.MonkeyPatch) -> None:

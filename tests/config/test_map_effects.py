@@ -55,6 +55,36 @@ async def test_a_tool_under_a_rule_acts_once_in_all_runs(tmp_path: Path) -> None
     assert paid(tmp_path) == 2  # without the rule it acts again: the check can fail
 
 
+async def test_keys_from_names_need_a_name(tmp_path: Path) -> None:
+    """Two scripts without one would both be called "map", and take each other's effects for their own."""
+    (tmp_path / "siafu.toml").write_text('[tools.effects.pay]\nkey = ["request", "order_id"]\n', encoding="utf-8")
+    calls: list[str] = []
+
+    def pay(order_id: str) -> str:
+        """Pay."""
+        calls.append(order_id)
+        return "paid"
+
+    async def work(item: str, ctx: siafu.TaskContext) -> str:
+        return (await ctx.tool("pay", {"order_id": item})).text
+
+    async def script(rule: str = "", **options: Any) -> None:
+        if rule:
+            (tmp_path / "siafu.toml").write_text(f"[tools.effects.pay]\n{rule}\n", encoding="utf-8")
+        async for result in siafu.map(work, ["1"], tools=[pay], endpoint=Scripted([]), **options):
+            assert result.ok
+
+    with pytest.raises(ConfigError, match="give the map a name of its own"):
+        await script()
+    assert calls == []
+    for name in ("one", "another", "one"):
+        await script(run=name)
+    assert len(calls) == 2  # "one" again is the same effect
+    for journal in ("a.db", "b.db"):  # keys of steps are drawn, so that they need no name
+        await script('key = "step"', journal=tmp_path / journal)
+    assert len(calls) == 4
+
+
 async def test_the_switch_holds_for_it(tmp_path: Path) -> None:
     async with effect_people(load(environ={})) as people:
         await people.switch("cash.pay", "", on=False, by="lee", reason="")

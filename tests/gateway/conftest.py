@@ -12,11 +12,12 @@ import pytest
 from siafu.border.secrets import Secret
 from siafu.gateway.accounts import Accounts
 from siafu.gateway.chat import ChatRequest
-from siafu.gateway.client import Gateway, assemble
+from siafu.gateway.client import Gateway, Way, assemble
 from siafu.gateway.limits import Limits
 from siafu.gateway.meter import MemoryLedger
 from siafu.gateway.pricing import Prices
-from siafu.gateway.transport import Timeouts, Transport, Upstream
+from siafu.gateway.transport import Transport
+from siafu.gateway.upstream import Timeouts, Upstream
 from siafu.observe.calls import CallContext
 from siafu.observe.events import Event
 from siafu.pace.clock import SystemClock
@@ -62,9 +63,7 @@ class Bench:
         self.accounts = Accounts()
         upstream = Upstream(name="fake", base_url=base_url, key=Secret(KEY), **settings)
         self.gateway: Gateway = assemble(
-            upstream,
-            limits=limits,
-            prices=prices or Prices(table=False),
+            [Way(upstream=upstream, limits=limits, prices=prices or Prices(table=False))],
             ledger=self.ledger,
             accounts=self.accounts,
             clock=SystemClock(),

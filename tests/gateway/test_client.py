@@ -33,11 +33,11 @@ from siafu.errors import (
 )
 from siafu.gateway.accounts import Accounts
 from siafu.gateway.chat import ChatRequest, Usage
-from siafu.gateway.client import Gateway, assemble
+from siafu.gateway.client import Gateway, Way, assemble
 from siafu.gateway.limits import Limits
 from siafu.gateway.meter import MemoryLedger
 from siafu.gateway.pricing import Price, Prices
-from siafu.gateway.transport import Timeouts, Upstream
+from siafu.gateway.upstream import Timeouts, Upstream
 from siafu.observe.calls import CallContext
 from siafu.observe.events import AttemptEnded, Waited, nobody
 from siafu.pace.clock import SystemClock
@@ -246,9 +246,13 @@ async def test_f43_a_slot_is_waited_for_outside_the_timeout(bench: Any) -> None:
 
 def quick_gateway(base_url: str) -> Gateway:
     return assemble(
-        Upstream(name="fake", base_url=base_url, key=Secret(KEY)),
-        limits=Limits(rpm=60_000),
-        prices=PRICES,
+        [
+            Way(
+                upstream=Upstream(name="fake", base_url=base_url, key=Secret(KEY)),
+                limits=Limits(rpm=60_000),
+                prices=PRICES,
+            )
+        ],
         ledger=MemoryLedger(),
         accounts=Accounts(),
         clock=SystemClock(),

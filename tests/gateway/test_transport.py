@@ -27,7 +27,8 @@ from siafu.errors import (
 from siafu.gateway import transport as transport_module
 from siafu.gateway.chat import ChatRequest
 from siafu.gateway.endpoint import End
-from siafu.gateway.transport import Timeouts, Transport, Upstream
+from siafu.gateway.transport import Transport
+from siafu.gateway.upstream import Timeouts, Upstream
 from siafu.observe.calls import CallContext
 from siafu.pace.clock import SystemClock
 
@@ -479,4 +480,4 @@ def test_the_proxy_comes_from_the_environment_and_spares_this_machine(
         monkeypatch.delenv(name.upper(), raising=False)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    assert transport_module._proxy_for(url) == proxy
+    assert Upstream(name="u", base_url=url).proxy_for(url) == proxy

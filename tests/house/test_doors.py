@@ -21,7 +21,7 @@ DOORS: dict[str, tuple[str, ...]] = {
     "pydantic": ("config/", "apps/support/shop/"),
     "typer": ("cli/",),
     "rich": ("cli/",),
-    "uvicorn": ("apps/support/shop/",),
+    "uvicorn": ("apps/support/shop/", "service/server.py"),
     "sqlalchemy": ("store/database.py",),
     "uvloop": ("cli/", "bench/"),
     "openai": ("bench/client/clients/openai_sdk.py",),

@@ -14,8 +14,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from money import test_books, test_once, test_refunds
-from money.kit import KEYS_ONLY, LOOKUP, open_db
+from money import test_approvals, test_books, test_once, test_providers, test_refunds
+from money.kit import IDEMPOTENT, KEYS_ONLY, LOOKUP, open_db
 from mutants import MUTANTS
 from siafu.apps.support.shop.money.books import Again
 from siafu.tools.effect_rules import EffectRule
@@ -43,6 +43,14 @@ FOUND_BY: dict[str, tuple[Check, dict[str, Any]]] = {
         {},
     ),
     "money: retry on any exception": (test_once.test_t6_half_of_the_answers_are_lost, {"can": LOOKUP}),
+    "money: sent again to another provider": (
+        test_providers.test_an_open_refund_is_never_looked_up_or_repeated_at_another_provider,
+        {"can": IDEMPOTENT},
+    ),
+    "money: by an approval that has ended": (
+        test_approvals.test_an_approval_that_nothing_ran_for_is_not_used_after_its_time,
+        {"noticed_by": "next call"},
+    ),
     "tool: no epoch check": (test_store.test_f32_a_holder_whose_lease_ended_is_fenced_off, {}),
     "tool: release on timeout": (
         test_tools.test_f29_without_anything_to_rest_on_it_is_left_to_a_person,

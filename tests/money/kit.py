@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import msgspec
+
 from siafu.apps.support.shop import schema as shop_schema
 from siafu.apps.support.shop.money.payments import Call, Capabilities, Declined, NotSent, Outcome, Paid, Unclear
 from siafu.apps.support.shop.money.policy import NO_RULES, RefundPolicy
@@ -16,7 +18,7 @@ from siafu.apps.support.shop.money.schema import MIGRATIONS, SCHEMA
 from siafu.apps.support.shop.orders import Currency, Item, Order, Status, money_text
 from siafu.apps.support.shop.refusal import Refusal
 from siafu.pace.clock import SystemClock
-from siafu.store.database import Database
+from siafu.store.database import Database, Transaction
 
 IDEMPOTENT, LOOKUP, NEITHER = Capabilities(True, True), Capabilities(False, True), Capabilities(False, False)
 KEYS_ONLY = Capabilities(True, False)
@@ -74,7 +76,7 @@ class Bank:
     """
 
     def __init__(self, can: Capabilities = IDEMPOTENT, script: Iterable[str] = (), name: str = "payments") -> None:
-        self.name, self.can, self.script = name, can, list(script)
+        self.can, self.script = msgspec.structs.replace(can, name=name), list(script)
         self.paid: list[Paid] = []
         self.calls: list[Call] = []
         self.lookups = 0
@@ -84,7 +86,7 @@ class Bank:
         self.on_call: Callable[[Call], None] | None = None
         self._known: dict[str, Paid] = {}
 
-    async def capabilities(self) -> Capabilities:
+    async def capabilities(self, *, fresh: bool = False) -> Capabilities:
         return self.can
 
     async def refund(self, call: Call, seconds: float) -> Outcome:
@@ -180,3 +182,18 @@ def let_time_pass(db: Database) -> None:
             "UPDATE refund_intent SET lease_until = lease_until - 9e6, next_attempt_at = next_attempt_at - 9e6"
         )
     )
+
+
+def let_days_pass(db: Database, days: float) -> None:
+    """As if the database's clock went on by so much: everything that is stored is so much older."""
+    times = {
+        "refund_intent": ("created_at", "updated_at", "lease_until", "next_attempt_at", "first_dispatch_at"),
+        "approval": ("created_at", "expires_at", "decided_at"),
+    }
+
+    def age(tx: Transaction) -> None:
+        for table, columns in times.items():
+            older = ", ".join(f"{column} = {column} - :seconds" for column in columns)
+            tx.change(f"UPDATE {table} SET {older}", seconds=days * 86_400)
+
+    db.transact(age)

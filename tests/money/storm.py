@@ -7,6 +7,7 @@ import signal
 import sqlite3
 import time
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import psycopg
@@ -44,8 +45,10 @@ class Storm:
         self._doomed: dict[str, tuple[str, Child]] = {}
         self._asleep: dict[str, tuple[float, set[str], Child]] = {}
 
-    def run(self, kills: int, stops: int, seconds: float) -> None:
-        """Until there were so many, and each window was hit; at most for so long. The processes end with it."""
+    def run(self, kills: int, stops: int, seconds: float, tick: Callable[[], None] = lambda: None) -> None:
+        """Until there were so many, and each window was hit; at most for so long. The processes end with it. tick:
+        called again and again.
+        """
         deadline = time.monotonic() + seconds
         open_db(self._database).close()
         self._rows = onlooker(self._database)
@@ -57,9 +60,11 @@ class Storm:
                 time.sleep(self._rng.uniform(0.01, 0.06))
                 self._collect()
                 self._wake()
-                name = self._rng.choice(list(self._awake))
-                if not self._held(name):
+                tick()
+                busy = [name for name in self._holders() if name in self._awake]
+                if not busy:
                     continue
+                name = self._rng.choice(busy)
                 if self.stops + len(self._asleep) < stops and len(self._asleep) < ASLEEP:
                     self._stop(name)
                 elif self.kills < kills:
@@ -120,6 +125,11 @@ class Storm:
                 self._awake[name] = child
                 del self._asleep[name]
 
+    def _holders(self) -> list[str]:
+        """The processes that carry out a refund just now."""
+        sql = "SELECT DISTINCT lease_owner FROM refund_intent WHERE state = 'dispatching' ORDER BY 1"
+        return [owner for (owner,) in self._rows.execute(sql).fetchall()]
+
     def _held(self, owner: str) -> set[str]:
         """The refunds that a process has begun to carry out, as far as nobody else has gone on with them."""
         sql = "SELECT refund_id FROM refund_intent WHERE state = 'dispatching' AND lease_owner = '{}'"
@@ -146,6 +156,8 @@ async def settle(database: str, payments: Payments) -> dict[str, Any]:
             break
         let_time_pass(db)
         await refunds.complete()
+    name = (await client.capabilities()).name
+    left = [row for row in intents(db) if row["state"] == "manual_review"]
     statement = [
         Paid(**{name: effect[name] for name in ("id", "payment", "amount", "currency", "reference")})
         for effect in payments.effects()
@@ -161,10 +173,14 @@ async def settle(database: str, payments: Payments) -> dict[str, Any]:
         "arrived_after_the_end": _arrived_after_the_end(db, calls),
         "most_calls_of_one": max(Counter(request["reference"] for request in calls).values(), default=0),
         "fenced": sum(event["kind"] == "fenced" for event in events),
-        "differences": [difference.kind for difference in await reconcile(db, "payments", statement)],
         "reserved": reserved["reserved"] if reserved else 0,
-        "under_review": sum(row["amount_minor"] for row in intents(db) if row["state"] == "manual_review"),
+        "under_review": sum(row["amount_minor"] for row in left),
+        "reviewed": len(left),
     }
+    paid = {made.reference: made.id for made in statement}
+    for row in left:  # a person looks at the ledger; then the books are complete
+        await refunds.resolve(row["refund_id"], psp_refund_id=paid.get(row["psp_key"]), by="park")
+    found["differences"] = [difference.kind for difference in await reconcile(db, name, statement)]
     await client.aclose()
     db.close()
     return found

@@ -11,13 +11,29 @@ from typing import Any
 import pytest
 
 from siafu.apps.support.shop.money.approvals import ShopApprovals
+from siafu.apps.support.shop.money.books import Books
 from siafu.apps.support.shop.money.policy import RefundPolicy
-from siafu.apps.support.shop.money.records import RefundAsk
+from siafu.apps.support.shop.money.records import Intent, RefundAsk
+from siafu.apps.support.shop.money.rows import INTENT
 from siafu.errors import InputError, StoreError
 from siafu.store.approval import Approval, ApprovalDesk
 from siafu.store.database import Database
 
-from .kit import Bank, ask, books, code, done, events, intents, let_time_pass, order, shop, states
+from .kit import (
+    LOOKUP,
+    Bank,
+    ask,
+    books,
+    code,
+    done,
+    events,
+    intents,
+    let_days_pass,
+    let_time_pass,
+    order,
+    shop,
+    states,
+)
 
 POLICY = RefundPolicy(by_status=False)
 
@@ -112,6 +128,85 @@ async def test_a_decision_that_nobody_makes_expires(db: Database, noticed_by: st
     assert (states(db), books(db), bank.calls) == ({"cancelled": 1}, (0, 0), [])
     outcome = await refunds.refund(large())
     assert outcome.details == {"reason": "expired"}  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("noticed_by", ["completer", "next call", "desk", "take"])
+async def test_an_approval_that_nothing_ran_for_is_not_used_after_its_time(db: Database, noticed_by: str) -> None:
+    """Approved, and then no shop ran for ten days: the money is free again, and the state says so."""
+    bank = Bank()
+    refunds = shop(db, bank, POLICY)
+    desk = ShopApprovals(db)
+    await refunds.refund(large())
+    waits = await waiting(db)
+    await desk.decide(waits.id, approve=True, by="park")
+    (before,) = [Intent(**row) for row in db.transact(lambda tx: tx.rows(INTENT))]
+    let_days_pass(db, 10)
+    if noticed_by == "completer":
+        assert await refunds.complete() == 0
+    elif noticed_by == "next call":
+        assert code(await refunds.refund(large())) == "declined"
+    elif noticed_by == "desk":
+        await desk.approvals()
+    else:  # somebody had found it due just before
+        can = await bank.capabilities()
+        taker = Books(POLICY, owner="a", lease=30.0)
+        assert db.transact(lambda tx: taker.take(tx, before.refund_id, seen=0, can=can)) is None
+    assert (states(db), books(db), bank.calls) == ({"cancelled": 1}, (0, 0), [])
+    late = await desk.approval(waits.id)
+    assert late is not None and (late.state, late.decided_by) == ("expired", "park")
+    outcome = await refunds.refund(large())
+    assert (code(outcome), outcome.details) == ("declined", {"reason": "not_carried_out"})  # type: ignore[union-attr]
+    assert events(db) == ["claimed", "approved", "cancelled"]
+    with pytest.raises(InputError, match="expired already"):
+        await desk.decide(waits.id, approve=True, by="park")
+    assert code(await refunds.refund(ask("2", 1_000, order=order(total=200_000)))) == "ok"
+    assert books(db) == (1_000, 0)
+
+
+async def test_an_approved_refund_is_made_until_the_last_moment(db: Database) -> None:
+    """Control: one hour less than the approval holds."""
+    refunds = shop(db, Bank(), POLICY)
+    await refunds.refund(large())
+    await ShopApprovals(db).decide((await waiting(db)).id, approve=True, by="park")
+    let_days_pass(db, 3 - 1 / 24)
+    assert await refunds.complete() == 1
+    assert states(db) == {"succeeded": 1}
+
+
+@pytest.mark.parametrize(("script", "after"), [("lost", "succeeded"), ("unsent", "cancelled")])
+async def test_only_what_may_have_been_sent_goes_on_after_the_approval_ends(
+    db: Database, script: str, after: str
+) -> None:
+    bank = Bank(LOOKUP, script=[script])
+    refunds = shop(db, bank, POLICY)
+    await refunds.refund(large())
+    await ShopApprovals(db).decide((await waiting(db)).id, approve=True, by="park")
+    await refunds.complete()
+    let_days_pass(db, 10)
+    await refunds.complete()
+    assert (states(db), len(bank.calls)) == ({after: 1}, 1 if script == "lost" else 0)
+    assert books(db) == ((150_000, 0) if script == "lost" else (0, 0))
+
+
+async def test_one_process_gives_up_while_another_takes(db: Database) -> None:
+    """At the very moment of the end each refund is either sent or given up, never both."""
+    bank = Bank()
+    processes = [shop(db, bank, POLICY, owner=name) for name in "abcd"]
+    for n in range(6):
+        await processes[0].refund(large(str(n), order=order(f"300{n}", 200_000)))
+    desk = ShopApprovals(db)
+    for waits in await desk.approvals("pending"):
+        await desk.decide(waits.id, approve=True, by="park")
+    db.transact(lambda tx: tx.change("UPDATE approval SET expires_at = {now} + 0.05"))
+    for _ in range(4):
+        await asyncio.gather(*(process.complete() for process in processes))
+    wait = asyncio.get_running_loop().time() + 10
+    while states(db)["reserved"] and asyncio.get_running_loop().time() < wait:
+        await processes[0].complete()
+    found = states(db)
+    assert found["succeeded"] + found["cancelled"] == 6
+    assert len(bank.calls) == found["succeeded"]
+    assert len(await desk.approvals("expired")) == found["cancelled"]
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 from siafu.apps.support.shop import brakes
 from siafu.apps.support.shop.money import rows
 from siafu.apps.support.shop.money.books import Again, Books, End, Review, Terms, call_of
-from siafu.apps.support.shop.money.payments import Declined, Paid
+from siafu.apps.support.shop.money.payments import Capabilities, Declined, Paid
 from siafu.apps.support.shop.money.policy import NO_RULES
 from siafu.apps.support.shop.money.records import Intent
 from siafu.errors import Conflict, InputError
@@ -18,8 +18,9 @@ from siafu.store.database import Database
 
 from .kit import Bank, ask, books, code, done, events, intents, let_time_pass, order, shop, states
 
-BOOKS = Books(NO_RULES, psp="payments", owner="a", lease=60.0)
-TERMS = Terms(open=True, serialise=False, today=0.0)
+BOOKS = Books(NO_RULES, owner="a", lease=60.0)
+TERMS = Terms(open=True, today=0.0)
+CAN = Capabilities(idempotency=True, lookup=True, name="payments")
 PAID = Paid(id="re_1", payment="pay_1001", amount=3_000, currency="KRW", reference="")
 
 
@@ -28,7 +29,7 @@ def claimed(db: Database) -> Intent:
 
 
 def taken(db: Database, found: Intent) -> Intent:
-    lease = db.transact(lambda tx: BOOKS.take(tx, found.refund_id, seen=found.lease_epoch))
+    lease = db.transact(lambda tx: BOOKS.take(tx, found.refund_id, seen=found.lease_epoch, can=CAN))
     assert isinstance(lease, Intent)
     return lease
 
@@ -63,9 +64,9 @@ def test_one_lease_at_a_time_and_only_on_what_was_seen(db: Database) -> None:
     found = claimed(db)
     lease = taken(db, found)
     for seen in (0, 1, 2):
-        assert db.transact(lambda tx, seen=seen: BOOKS.take(tx, found.refund_id, seen=seen)) is None  # type: ignore[misc]
+        assert db.transact(lambda tx, seen=seen: BOOKS.take(tx, found.refund_id, seen=seen, can=CAN)) is None  # type: ignore[misc]
     let_time_pass(db)
-    assert db.transact(lambda tx: BOOKS.take(tx, found.refund_id, seen=0)) is None
+    assert db.transact(lambda tx: BOOKS.take(tx, found.refund_id, seen=0, can=CAN)) is None
     assert taken(db, lease).lease_epoch == 2
 
 

@@ -74,10 +74,10 @@ def test_f50_two_processes_at_once_never_exceed_the_payment(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mode", ["idempotent", "lookup"])
+@pytest.mark.parametrize("mode", ["idempotent", "lookup", "neither"])
 async def test_t8_kills_and_sleeps(sql_url: str, tmp_path: Path, nursery: Nursery, mode: str) -> None:
-    """Over both databases and both kinds of provider 24 kills in the middle of a refund, 12 sleeps longer than the
-    lease, and each window four times. `make chaos` does it with 1,000 and 50 each.
+    """Over both databases and each kind of provider 36 kills in the middle of a refund, 18 sleeps longer than the
+    lease, and each window six times. `make chaos` does it with 1,000 and 50.
     """
     with running_payments(tmp_path / "paid.jsonl", mode=mode, slow=SLOW) as sim:
         storm = Storm(nursery, sql_url, sim)

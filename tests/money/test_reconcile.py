@@ -109,7 +109,7 @@ async def test_what_is_booked_while_the_list_is_read_is_no_difference(db: Databa
             await refunds.complete()
             return bank.paid
 
-    found = await reconciled(db, Reading("http://127.0.0.1:9"))
+    found = await reconciled(db, Reading("http://127.0.0.1:9", given=LOOKUP, name="payments"))
     assert [(one.kind, one.payment) for one in found] == [("not_booked", "pay_2001"), ("total", "pay_2001")]
 
 

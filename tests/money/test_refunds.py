@@ -175,7 +175,7 @@ async def test_a_mistake_in_one_round_does_not_end_the_completer(
     mistakes = iter([KeyError("capabilities"), None])
     find, broken = bank.find, f"siafu-rf-{intents(db)[0]['refund_id']}"
 
-    async def capabilities() -> Any:
+    async def capabilities(*, fresh: bool = False) -> Any:
         if (mistake := next(mistakes, None)) is not None:
             raise mistake
         return bank.can
@@ -208,7 +208,7 @@ async def test_a_database_that_fails_after_the_call_leaves_it_to_the_completer(d
             raise StoreError("the disk is full")
         return await run(work)
 
-    db.run = failing  # type: ignore[method-assign]
+    db.run = failing  # type: ignore[assignment, method-assign]
     assert code(await refunds.refund(ask("1", 3_000))) == "unknown_outcome"
     db.run = run  # type: ignore[method-assign]
     assert (states(db), books(db)) == ({"dispatching": 1}, (0, 3_000))

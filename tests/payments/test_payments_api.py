@@ -42,6 +42,7 @@ async def test_a_key_pays_once_only_where_keys_are_honoured(tmp_path: Path, mode
     assert stats["duplicates"] == effects - 1 and stats["references"] == 1 and stats["paid"] == {"KRW": 700 * effects}
     replayed = [headers.get("Idempotent-Replayed") for _, _, headers in answers]
     assert replayed == [None, *["true" if effects == 1 else None] * 2]
+    assert honours.pop("name").startswith("simulated-")
     assert honours == {"idempotency": mode == "idempotent", "lookup": mode != "neither"}
 
 

@@ -74,7 +74,9 @@ def test_a_token_proves_its_customer(tmp_path: Path) -> None:
         (("resolve", "5f1c", "--not-paid", "--paid", "re_1"), "", "--paid NAME or --not-paid"),
         (("resolve", "5f1c", "--not-paid", "--as", "min"), "", "siafu shop refunds"),
         (("reconcile",), "", "--payments URL"),
-        (("reconcile", "--payments", "http://127.0.0.1:9"), "", "no list of its refunds"),
+        (("settle",), "", "--payments URL"),
+        (("settle", "--for", "soon", "--payments", "http://127.0.0.1:9"), "", "no duration"),
+        (("reconcile", "--payments", "http://127.0.0.1:9"), "", "cannot be asked what it can do"),
     ],
 )
 def test_wrong_use_is_explained(tmp_path: Path, arguments: tuple[str, ...], key: str, words: str) -> None:
@@ -98,6 +100,7 @@ def test_wrong_use_is_explained(tmp_path: Path, arguments: tuple[str, ...], key:
         "on",
         "cap",
         "refunds",
+        "settle",
         "resolve",
         "reconcile",
     ],

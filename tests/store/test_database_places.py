@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import sqlite3
 import subprocess
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
@@ -16,7 +18,7 @@ from urllib.parse import quote
 import pytest
 
 from services import PASSWORD, Postgres, Server, free_port, redis_command, running_redis
-from siafu.errors import ConfigError, StoreError
+from siafu.errors import ConfigError, StoreError, StoreLocked
 from siafu.store import database as door
 from siafu.store.database import ATTEMPTS, Database, Transaction
 from store.database_child import TABLES
@@ -335,6 +337,53 @@ def test_a_database_locked_by_another_program(path: Path, monkeypatch: pytest.Mo
         other.execute("ROLLBACK")
         add(database, "b")
         assert names(database) == ["첫째", "b"]
+
+
+@contextmanager
+def standing_still(path: Path) -> Iterator[Callable[[], None]]:
+    """A process that was stopped within a transaction; what is yielded lets it go on, and end."""
+    code = (
+        f"import sqlite3, sys; db = sqlite3.connect({str(path)!r}, isolation_level=None); "
+        "db.execute('BEGIN IMMEDIATE'); print('held', flush=True); sys.stdin.read(); db.execute('ROLLBACK')"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+
+        def go_on() -> None:
+            process.send_signal(signal.SIGCONT)
+            process.communicate(timeout=20)
+
+        try:
+            assert line(process) == "held"
+            process.send_signal(signal.SIGSTOP)
+            yield go_on
+        finally:
+            process.kill()
+
+
+@pytest.mark.kill
+async def test_a_process_that_stands_still_in_a_transaction_holds_others_up_only_so_long(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also those that wait for their turn behind others; and once it goes on, so do they."""
+    monkeypatch.setattr(door, "WAIT_SECONDS", 0.6)
+    with opened(str(path)) as database, standing_still(path) as go_on:
+        began = time.monotonic()
+        ends = await asyncio.gather(*(database.run(adding(str(n))) for n in range(40)), return_exceptions=True)
+        assert [type(end) for end in ends] == [StoreLocked] * 40
+        assert all(end.retryable and "stopped" in str(end) for end in ends)  # type: ignore[union-attr]
+        assert 0.5 < time.monotonic() - began < 20 * 0.6  # and not one wait after another
+        began = time.monotonic()
+        monkeypatch.setattr(door, "WAIT_SECONDS", 30.0)
+        with pytest.raises(StoreLocked):
+            await database.run(adding("g"), seconds=0.3)
+        assert time.monotonic() - began < 20
+        go_on()
+        await database.run(adding("h"), seconds=5.0)
+        assert names(database) == ["첫째", "h"]
+
+
+def adding(name: str) -> Callable[[Transaction], int]:
+    return lambda tx: tx.change("INSERT INTO thing (name) VALUES (:name)", name=name)
 
 
 def test_a_transaction_inside_a_transaction_is_told(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -194,6 +194,7 @@ async def test_an_approval_ends_whether_it_was_given_or_not(house: House, decide
         await house.people.decide(approval.id, approve=True, by="lee")
     for _ in range(2):  # for good: whoever still wants it asks in a new request
         assert code(await house.store.claim(given)) == "approval_expired"
+    assert house.day() == (0, 0)
     assert [each.state for each in await house.people.approvals()] == ["expired"]
 
 

@@ -26,6 +26,9 @@ class _NoLedger:
 
     def settle(self, line: AttemptSettled) -> None: ...
 
+    async def spent_on(self, task: str) -> dict[str, int]:
+        return {}
+
 
 class DictStore:
     """A RunStore whose rows are dicts. `next_session()` is the same disk, opened by another process."""

@@ -1,4 +1,4 @@
-"""A siafu process that pays once: `pay_child.py FOLDER RULE JOURNAL [WISH ...]`; prints what became of it as JSON."""
+"""Pays once, in a siafu process: `pay_child.py FOLDER DATABASE RULE JOURNAL [WISH ...]`; prints the outcome as JSON."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ async def work(item: dict[str, Any], ctx: TaskContext) -> str:
     return (await ctx.tool("pay", item)).text
 
 
-async def main(folder: Path, rule: EffectRule, journal: str, *wishes: str) -> None:
-    database = Database(folder / "effects.db", MIGRATIONS, what="the test's effects", schema="effects")
+async def main(folder: Path, effects: str, rule: EffectRule, journal: str, *wishes: str) -> None:
+    database = Database(effects, MIGRATIONS, what="the test's effects", schema="effects")
     server = McpTools(McpServer(name="cash", command=sys.executable, args=(str(CASHIER), str(folder), *wishes)))
     tools = Effects(server, {"cash.pay": rule}, EffectStore(database), clock=SystemClock(), owner=f"test:{os.getpid()}")
     items = [{"order_id": "1001", "amount": 700}]
@@ -54,5 +54,5 @@ async def main(folder: Path, rule: EffectRule, journal: str, *wishes: str) -> No
 
 
 if __name__ == "__main__":
-    where, given, *rest = sys.argv[1:]
-    asyncio.run(main(Path(where), msgspec.json.decode(given, type=EffectRule), *rest))
+    where, url, given, *rest = sys.argv[1:]
+    asyncio.run(main(Path(where), url, msgspec.json.decode(given, type=EffectRule), *rest))

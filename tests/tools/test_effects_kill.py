@@ -28,10 +28,10 @@ pytestmark = pytest.mark.kill
 
 
 class Till:
-    """Processes that pay in one folder."""
+    """Processes that pay in one folder, with their effects in one database."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, url: str) -> None:
+        self.folder, self.url = folder, url
         self.running: list[subprocess.Popen[str]] = []
 
     def start(
@@ -39,7 +39,7 @@ class Till:
     ) -> subprocess.Popen[str]:
         wishes = ["honours"] if honest and rule.get("honours_key") else []
         child = subprocess.Popen(
-            [sys.executable, CHILD, self.folder, json.dumps(rule), journal, *wishes],
+            [sys.executable, CHILD, self.folder, self.url, json.dumps(rule), journal, *wishes],
             env={**os.environ, "SIAFU_CRASH_AT": crash},
             stdout=subprocess.PIPE,
             text=True,
@@ -67,7 +67,7 @@ class Till:
         """`siafu ... --json` on the same home."""
         done = subprocess.run(
             [sys.executable, "-P", "-m", "siafu", *words, "--json"],
-            env={**os.environ, "SIAFU_HOME": str(self.folder)},
+            env={**os.environ, "SIAFU_HOME": str(self.folder), "SIAFU_DATABASE_URL": self.url},
             capture_output=True,
             text=True,
             timeout=SECONDS,
@@ -77,8 +77,8 @@ class Till:
 
 
 @pytest.fixture
-def till(tmp_path: Path) -> Iterator[Till]:
-    opened = Till(tmp_path)
+def till(tmp_path: Path, sql_url: str) -> Iterator[Till]:
+    opened = Till(tmp_path, sql_url)
     yield opened
     for child in opened.running:
         if child.poll() is None:

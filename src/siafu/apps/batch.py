@@ -21,6 +21,7 @@ from siafu.swarm.results import MapResult
 
 URL = "/v1/chat/completions"
 MAX_ID = 512
+MOST_MODELS = 1000  # that are remembered
 _PREFIX = "batch_req_"
 _OWN = frozenset(ChatRequest.__struct_fields__) - {"stream", "extra"}
 _STREAMING = frozenset({"stream", "stream_options"})
@@ -31,7 +32,7 @@ class BatchJob:
     """`siafu batch`: each line's body goes to the endpoint as it is, fields that siafu does not know included.
 
     run: the run's name; ids of output lines derive from it. model: asked instead of the one each line names; None =
-    the line's own.
+    the line's own. `models`: those that the lines parsed so far ask, the first 1,000.
     """
 
     starts = b'{"id":"' + _PREFIX.encode()
@@ -40,6 +41,7 @@ class BatchJob:
         self._run = run
         self._model = model
         self._streamed = False
+        self.models: set[str] = set()
 
     def parse(self, value: Any) -> Task:
         """Raises: InputError naming the field."""
@@ -59,6 +61,8 @@ class BatchJob:
         if not request.messages:
             raise InputError("body.messages is empty")
         self._streamed = self._streamed or bool(body.get("stream"))
+        if len(self.models) < MOST_MODELS:
+            self.models.add(request.model)
         return Task(key, request)
 
     def _request(self, body: dict[str, Any]) -> ChatRequest:
@@ -114,7 +118,9 @@ class _Record(msgspec.Struct):
 
 
 def completion(answer: ChatAnswer, asked: str, created: int) -> dict[str, Any]:
-    """A whole answer as a chat.completion object. `created`: seconds since 1970; `asked`: the model of the request."""
+    """A whole answer as a chat.completion object. `created`: seconds since 1970; `asked`: the model of the request. One
+    by a cheaper model, to keep a budget, says which it stands in for.
+    """
     choice = {"index": 0, "message": answer.message, "logprobs": None, "finish_reason": answer.finish_reason}
     body = {
         "id": answer.id or "chatcmpl-" + hashlib.sha256(canonical(answer.message)).hexdigest()[:24],
@@ -123,6 +129,8 @@ def completion(answer: ChatAnswer, asked: str, created: int) -> dict[str, Any]:
         "model": answer.model or asked,
         "choices": [choice],
     }
+    if answer.instead_of:
+        body["siafu"] = {"instead_of": answer.instead_of}
     return body if answer.usage is None else {**body, "usage": _usage(answer.usage)}
 
 

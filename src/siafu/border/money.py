@@ -67,3 +67,8 @@ def json_usd(pico: int | None) -> msgspec.Raw | None:
 def show_usd(pico: int | None, places: int = 4) -> str:
     """For people: `$0.0123`; `?` when unknown."""
     return "?" if pico is None else f"${Decimal(pico) / PICO:,.{places}f}"
+
+
+def show_least(pico: int) -> str:
+    """For people, an amount that is needed: rounded up."""
+    return show_usd(-(-pico // 10**8) * 10**8)

@@ -192,8 +192,8 @@ def _decide(
     )
     if yes:
         how = (
-            "a shop that runs does it by itself, else the next that is started; to tell the customer, run the same "
-            "command again"
+            f"a shop that runs does it by itself, else: siafu shop settle, until {time_text(decided.expires_at)}; to "
+            "tell the customer, run the same command again"
             if desk == "shop"
             else f"run the same command again, and it goes on, until {time_text(decided.expires_at)}"
         )

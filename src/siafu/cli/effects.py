@@ -90,14 +90,20 @@ def list_(
 ) -> None:
     """List effects, the oldest first."""
     _hear_desks(config)
-    found = _with(config, lambda people: people.effects(None if state is None else state.value, limit))
+
+    async def read(people: EffectPeople) -> tuple[list[Effect], set[str]]:
+        return await people.effects(None if state is None else state.value, limit), {
+            each.id for each in await people.approvals("expired")
+        }
+
+    found, expired = _with(config, read)
     if as_json:
         return print_json(found)
     rows = [
         (
             each.id[:8],
             each.tool,
-            _state(each),
+            "pending_approval (expired)" if each.approval_id in expired else _state(each),
             each.customer,
             time_text(each.updated_at),
             arguments_text(each.arguments),
@@ -172,11 +178,13 @@ def resolve(
 Examples:
   siafu effects off shop.process_refund --reason "the provider is down"
   siafu effects off --all
+  siafu effects off bank.pay --anyway     no rule and no record here names it
 """
 )
 def off(
     tool: str | None = Tool,
     everything: bool = All,
+    anyway: bool = typer.Option(False, "--anyway", help="Also a name that neither rules nor records know."),
     tenant: str = Tenant,
     reason: str = typer.Option("", help="Why, for those who read it later."),
     by: str | None = As,
@@ -187,7 +195,7 @@ def off(
 
     Every process on this database sends nothing new through it from now on; what is under way is not called back.
     """
-    _switch(tool, everything, tenant, False, reason, person(by), config, as_json)
+    _switch(_meant(tool, everything, config, anyway), tenant, False, reason, person(by), config, as_json)
 
 
 @app.command(
@@ -207,7 +215,7 @@ def on(
     as_json: bool = AsJson,
 ) -> None:
     """Switch a tool on again, as it was switched off."""
-    _switch(tool, everything, tenant, True, reason, person(by), config, as_json)
+    _switch(_meant(tool, everything, config), tenant, True, reason, person(by), config, as_json)
 
 
 @app.command(
@@ -268,28 +276,34 @@ def accept(
         print_json([accepted])
 
 
-def _switch(
-    tool: str | None,
-    everything: bool,
-    tenant: str,
-    on: bool,
-    reason: str,
-    who: str,
-    config: Path | None,
-    as_json: bool,
-) -> None:
+def _meant(tool: str | None, everything: bool, config: Path | None, anyway: bool = False) -> str:
+    """The tool's name, "" for every one. Raises: InputError when neither a rule nor a record knows the name, so that
+    nobody believes a tool to be off that is not.
+    """
+    from siafu.config.effects import tools_with_rules
+    from siafu.config.settings import load
+
+    async def recorded(people: EffectPeople) -> set[str]:
+        return {each.tool for each in await people.tools()} | {each.tool for each in await people.switches()}
+
     if (tool is None) != everything:
         raise InputError("name a tool, or --all for every one")
-
-    async def switch(people: EffectPeople) -> tuple[bool, list[str], list[Any]]:
-        changed = await people.switch(tool or "", tenant, on=on, by=who, reason=reason)
-        return changed, [each.tool for each in await people.tools()], await people.switches()
-
-    changed, known, off = _with(config, switch)
-    if tool and tool not in known:
+    if tool is None or anyway:
+        return tool or ""
+    known = sorted((tools_with_rules(load(config=config)) | _with(config, recorded)) - {""})
+    if tool not in known:
         near = get_close_matches(tool, known, n=1)
         hint = f"did you mean {near[0]}?" if near else f"there are: {', '.join(known) or 'none'}"
-        typer.echo(f"siafu: no tool of that name has been used here; {printable(hint)}", err=True)
+        raise InputError(f"no rule and no record here names {preview(tool, 100)!r}, so nothing was switched; {hint}")
+    return tool
+
+
+def _switch(tool: str, tenant: str, on: bool, reason: str, who: str, config: Path | None, as_json: bool) -> None:
+    async def switch(people: EffectPeople) -> tuple[bool, list[Any]]:
+        changed = await people.switch(tool, tenant, on=on, by=who, reason=reason)
+        return changed, await people.switches()
+
+    changed, off = _with(config, switch)
     if as_json:
         return print_json(off)
     state = "on" if on else "off"

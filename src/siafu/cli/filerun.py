@@ -17,13 +17,15 @@ from typing import Any
 import msgspec
 import typer
 
+from siafu.apps.costs.estimate import estimate_path, kept
 from siafu.apps.filerun.job import FileJob
 from siafu.apps.filerun.place import STDIN, Place
 from siafu.apps.filerun.prepare import FileOptions, Ready, ready
 from siafu.apps.filerun.run import Outcome, nothing_left, run
 from siafu.apps.filerun.status import spent, status
-from siafu.border.money import PICO, json_usd, parse_usd, show_usd, to_usd
+from siafu.border.money import PICO, json_usd, show_usd, to_usd
 from siafu.border.text import preview, printable
+from siafu.cli.cost_tables import estimate_json, print_comparison
 from siafu.cli.progress import Progress, span
 from siafu.config.assembly import House
 from siafu.errors import ApprovalPending, ConfigError, Interrupted, OutcomeUnknown
@@ -45,13 +47,14 @@ def run_file(
     map_options: MapOptions,
     open_house: OpenHouse,
     *,
+    budget_pico: int | None = None,
     quiet: bool = False,
     as_json: bool = False,
 ) -> None:
     """Run `job` over a file and end the command with its exit code.
 
-    open_house: builds endpoint, store and tools, once the input is accepted. Results go to the files, the summary to
-    stdout, progress and notes to stderr.
+    open_house: builds endpoint, store and tools, once the input is accepted. budget_pico: that it keeps. Results go to
+    the files, the summary to stdout, progress and notes to stderr.
 
     Raises: Interrupted on SIGINT or SIGTERM, with the command that goes on; InputError, ConfigError, StoreError.
     """
@@ -60,8 +63,10 @@ def run_file(
     cost = spent(where)
     typer.echo(_json(where, outcome, cost) if as_json else _text(where, outcome, cost))
     if outcome.session.stopped:
-        again = _again(sys.argv, spent=cost if outcome.session.budget_reached else None)
-        typer.echo(f"siafu: {outcome.session.stop_message}; to go on: {again}", err=True)
+        budget = None
+        if cost is not None and budget_pico is not None and outcome.session.budget == "run":
+            budget = enough(outcome, cost, budget_pico)
+        typer.echo(f"siafu: {outcome.session.stop_message}; to go on: {_again(sys.argv, budget=budget)}", err=True)
     elif outcome.waiting:
         typer.echo(f"siafu: {_next(outcome.waits)}to go on: {_again(sys.argv)}", err=True)
     raise typer.Exit(outcome.exit_code)
@@ -114,31 +119,38 @@ async def _until_signal(work: Coroutine[Any, Any, Outcome], progress: Progress) 
             loop.remove_signal_handler(number)
 
 
-def _again(argv: Sequence[str], *, spent: Tally | None = None) -> str:
-    """The command that goes on where this one stopped: itself, without `--fresh`. spent: by all sessions, when it was
-    the budget that stopped it; then with twice as much, as with the same it would stop at once.
+def _again(argv: Sequence[str], *, budget: int | None = None) -> str:
+    """The command that goes on where this one stopped: itself, without `--fresh`, and with `budget`, in pico-dollars;
+    None = with its own.
     """
     name = Path(argv[0]).name
     program = [name if shutil.which(name) == argv[0] else argv[0]]  # a script on the PATH is known by its name
     if name == "__main__.py":
         program = [sys.executable, "-m", "siafu"]
     words = [word for word in argv[1:] if word != "--fresh"]
-    command = shlex.join([*program, *(words if spent is None else _doubled(words, spent))])
+    command = shlex.join([*program, *(words if budget is None else _with_budget(words, budget))])
     return command + ("  (with the same input on stdin)" if str(STDIN) in argv else "")
 
 
-def _doubled(words: Sequence[str], spent: Tally) -> list[str]:
-    """`words` with twice the budget that they name, or twice what was spent if that is more."""
-    doubled, before = [], ""
+def _with_budget(words: Sequence[str], budget: int) -> list[str]:
+    """`words` with `budget` in place of the one that they name."""
+    amount, changed, before = f"{to_usd(budget):f} USD", [], ""
     for word in words:
-        head, amount = ("", word) if before == "--budget" else (word[:9], word[9:])
-        if not head or head == "--budget=":
-            most = max(parse_usd(amount), spent.usd_pico + spent.unknown_pico, LEAST_BUDGET)
-            doubled.append(f"{head}{to_usd(2 * most):f} USD")
-        else:
-            doubled.append(word)
+        inline = f"--budget={amount}" if word.startswith("--budget=") else word
+        changed.append(amount if before == "--budget" else inline)
         before = word
-    return doubled
+    return changed
+
+
+def enough(outcome: Outcome, spent: Tally, given: int) -> int:
+    """A budget, in pico-dollars, with which a run that reached `given` goes on, and likely to its end: not less than
+    what the next call needs, twice of what there was, and what all lines cost at the price of those that are done.
+    """
+    sofar = spent.usd_pico + spent.unknown_pico
+    done = outcome.finished + outcome.waiting + outcome.failed
+    for_all = sofar * outcome.total * 5 // (4 * done) if done else 0
+    most = max(2 * given, 2 * sofar, sofar + outcome.session.needs_pico, for_all, 2 * LEAST_BUDGET)
+    return -(-most // LEAST_BUDGET) * LEAST_BUDGET
 
 
 def parse_duration(text: str) -> float:
@@ -163,7 +175,8 @@ def _text(where: Place, outcome: Outcome, cost: Tally | None) -> str:
             f"{sum(waits.values()):,} of these could not be settled yet ({why}), and go on with the same command"
         )
     if outcome.failed:
-        lines.append(f"{outcome.failed:,} failed, see {printable(str(where.errors or where.out))}")
+        where_to = printable(str(where.errors or where.out))
+        lines.append(f"{outcome.failed:,} failed, see {where_to}; --retry-failed runs requests again that failed")
     if outcome.left:
         lines.append(f"{outcome.left:,} left")
     if session.restored:
@@ -189,23 +202,41 @@ def show_status(job: FileJob, where: Place, *, as_json: bool) -> None:
         "bad_lines": found.bad,
         "left": found.left,
     }
+    expected = kept(estimate_path(where.folder.parent, where.run))
     if as_json:
-        typer.echo(encode({"run": where.run, **counts, **costs(found.spent)}))
+        told = {} if expected is None else {"estimate": estimate_json(expected)}
+        typer.echo(encode({"run": where.run, **counts, **costs(found.spent), "upstreams": found.upstreams, **told}))
         return
     for name, count in counts.items():
         typer.echo(f"{name.replace('_', ' '):<10} {'?' if count is None else f'{count:,}'}")
     if found.spent is not None:
         typer.echo(f"{'spent':<10} {describe(found.spent)}")
+        for name, ended in found.upstreams.items() if len(found.upstreams) > 1 else ():
+            typer.echo(printable(f"{'at':<10} {name}: {_ended(ended)}"))
+        if expected is not None:
+            spent = found.spent
+            typer.echo("")
+            print_comparison(expected, spent.calls, spent.input_tokens, spent.output_tokens, usd_text(spent))
+
+
+def _ended(ended: Mapping[str, int]) -> str:
+    """How attempts ended at one upstream, for people."""
+    others = ", ".join(f"{count:,} x {code}" for code, count in ended.items() if code != "ok")
+    answered = f"{ended.get('ok', 0):,} of {sum(ended.values()):,} calls answered"
+    return f"{answered} ({others})" if others else answered
 
 
 def describe(cost: Tally) -> str:
     """Calls, tokens and cost of all sessions, for people."""
-    usd = show_usd(cost.usd_pico)
-    if cost.unknown:
-        usd += f" to {show_usd(cost.usd_pico + cost.unknown_pico)}"
+    usd = usd_text(cost)
     if cost.unpriced:
         usd = f"cost unknown for {cost.unpriced:,} calls without a price" + (f", else {usd}" if cost.usd_pico else "")
     return f"{cost.calls:,} calls, {cost.input_tokens:,} + {cost.output_tokens:,} tokens, {usd}"
+
+
+def usd_text(cost: Tally) -> str:
+    """The cost of what has a price; an interval when usage is not known."""
+    return show_usd(cost.usd_pico) + (f" to {show_usd(cost.usd_pico + cost.unknown_pico)}" if cost.unknown else "")
 
 
 def _json(where: Place, outcome: Outcome, cost: Tally | None) -> str:
@@ -227,6 +258,7 @@ def _json(where: Place, outcome: Outcome, cost: Tally | None) -> str:
             "billed_again_usd": json_usd(session.billed_again_pico),
             "in_flight_lost": session.in_flight_lost,
             "stopped": session.stopped or None,
+            "next_call_usd": json_usd(session.needs_pico) if session.budget else None,
             "seconds": round(session.seconds, 3),
             **costs(cost),
         }

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import os
 from pathlib import Path
 
 import msgspec
@@ -60,6 +62,7 @@ def serve(
     slow: float = typer.Option(0, min=0, max=600_000, metavar="MS", help="Milliseconds a refund takes to be paid."),
     faults: str = typer.Option("", metavar="SPEC", help="Rates such as lost:5%, or a JSON file with a script."),
     seed: int = typer.Option(0, help="Another seed: other ids and faults."),
+    name: str = typer.Option("", help="What it calls itself. Default: a name that stays while the ledger's path does."),
     ready_file: Path | None = typer.Option(None, help="Write the URL and pid here, as JSON, once it listens."),
     parent_pid: int | None = typer.Option(None, min=1, help="End when this process ends."),
     as_json: bool = typer.Option(False, "--json", help="Print the URL as JSON."),
@@ -74,7 +77,8 @@ def serve(
     def listening(base: str) -> None:
         tell(Ready(url=base, control=f"{base}/_payments"), NOTE, file=ready_file, as_json=as_json)
 
-    options, wrong = Options(mode=mode, slow=slow / 1000, seed=seed), parse_faults(faults)
+    known_as = name or f"simulated-{hashlib.sha256(os.fsencode(ledger.resolve())).hexdigest()[:12]}"
+    options, wrong = Options(mode=mode, name=known_as, slow=slow / 1000, seed=seed), parse_faults(faults)
     app = application(Bank(Ledger(ledger), options, wrong))
     asyncio.run(run(app, "127.0.0.1", port, listening, parent_pid=parent_pid))
 

@@ -15,7 +15,7 @@ import msgspec
 import typer
 
 from siafu.cli import shop_keeping, shop_money
-from siafu.cli.shop_records import Payments, Where, open_shop
+from siafu.cli.shop_records import Payments, PaymentsName, Where, open_provider, open_shop
 from siafu.cli.showing import AsJson, print_json, print_table, time_text
 from siafu.errors import ConfigError, InputError
 
@@ -68,6 +68,7 @@ def serve(
     customer: str | None = typer.Option(None, help="Who asks when no token says so. Without it: nobody."),
     database: str | None = Where,
     payments: str | None = Payments,
+    payments_name: str = PaymentsName,
     delay: float = typer.Option(0, min=0, max=600_000, help="Milliseconds each tool waits before it answers."),
     log_calls: Path | None = typer.Option(None, help="Append each call with its arguments to this JSONL file."),
     ready_file: Path | None = typer.Option(None, help="http: write the URL to this file once it can be used."),
@@ -77,7 +78,6 @@ def serve(
 
     Until stdin ends (stdio) or the process is stopped.
     """
-    from siafu.apps.support.shop.money.payments import HttpPayments
     from siafu.apps.support.shop.money.policy import RefundPolicy
     from siafu.apps.support.shop.money.refunds import Refunds
     from siafu.apps.support.shop.over_http import check_exposure
@@ -92,7 +92,7 @@ def serve(
     with contextlib.ExitStack() as stack:
         log = stack.enter_context(log_calls.open("a", encoding="utf-8")) if log_calls else None
         store, clock = stack.enter_context(contextlib.closing(open_shop(database))), SystemClock()
-        provider = HttpPayments(payments) if payments else None
+        provider = open_provider(payments, payments_name) if payments else None
         owner = f"{platform.node()}:{os.getpid()}"
         refunds = Refunds(store, provider, RefundPolicy(), clock=clock, owner=owner)
         shop = Shop(store, refunds, clock=clock, key=key, customer=customer, delay=delay / 1000, call_log=log)
@@ -130,7 +130,8 @@ async def _http(
     ready_file: Path | None,
     parent_pid: int | None,
 ) -> None:
-    from siafu.apps.support.shop.over_http import address, bind, serve_http
+    from siafu.apps.support.shop.over_http import address, serve_http
+    from siafu.border.listening import bind
     from siafu.pace.clock import SystemClock
 
     listening = bind(*where)

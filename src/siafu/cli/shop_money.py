@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import platform
+import time
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import typer
 
 from siafu.border.text import preview
 from siafu.cli.approvals import As, person
-from siafu.cli.shop_records import Payments, Where, open_shop
+from siafu.cli.shop_records import Payments, PaymentsName, Where, open_provider, open_shop
 from siafu.cli.showing import AsJson, print_json, print_table, the_one, time_text
-from siafu.errors import InputError
+from siafu.errors import InputError, Interrupted, SiafuError, ToolUnavailable
 
 if TYPE_CHECKING:
     from siafu.apps.support.shop.database import ShopDatabase
+    from siafu.apps.support.shop.money.payments import HttpPayments
     from siafu.apps.support.shop.money.reconcile import Difference
-    from siafu.apps.support.shop.money.records import Told
+    from siafu.apps.support.shop.money.records import Intent, Told
 
 app = typer.Typer(rich_markup_mode=None)
 
@@ -59,12 +63,13 @@ Examples:
   siafu shop resolve 5f1c --paid re_8XkQ    the provider has it, by this name
   siafu shop resolve 5f1c --not-paid        the provider has none
 \b
-Look first at the provider, for the reference in: siafu shop refunds --json
+For those under manual_review, and those that wait for a provider that is
+gone. Look first there, for the reference in: siafu shop refunds --json
 With --not-paid the money can be asked for again.
 """
 )
 def resolve(
-    refund_id: str = typer.Argument(..., metavar="ID", help="A refund under manual_review, or how its id begins."),
+    refund_id: str = typer.Argument(..., metavar="ID", help="The refund, or how its id begins."),
     paid: str | None = typer.Option(None, metavar="NAME", help="It was paid; the provider's own name for it."),
     not_paid: bool = typer.Option(False, "--not-paid", help="It was not paid, and never will be."),
     by: str | None = As,
@@ -74,6 +79,7 @@ def resolve(
     """Say what became of a refund that nobody could find out."""
     from siafu.apps.support.shop.money.policy import RefundPolicy
     from siafu.apps.support.shop.money.refunds import Refunds
+    from siafu.apps.support.shop.money.rows import LEFT
     from siafu.pace.clock import SystemClock
 
     who = person(by)
@@ -81,7 +87,7 @@ def resolve(
         raise InputError("say either --paid NAME or --not-paid")
     with contextlib.closing(open_shop(database)) as shop:
         found = the_one(
-            _told(shop, State.manual_review),
+            [one for one in _told(shop, None) if one.state == "manual_review" or one.last.startswith(LEFT)],
             refund_id,
             "refund under review",
             key=lambda one: one.refund_id,
@@ -95,21 +101,140 @@ def resolve(
 @app.command(
     epilog="""\b
 Examples:
+  siafu shop settle                 what is due now, for cron
+  siafu shop settle --for 30s       and what becomes due within half a minute
+  siafu shop settle --json
+\b
+For approved and interrupted refunds while no shop runs, and safe beside shops
+that do. Exit code: 1 when the payment provider is away.
+"""
+)
+def settle(
+    for_: str | None = typer.Option(None, "--for", metavar="TIME", help="Wait so long for more to be due: 30s, 5m."),
+    payments: str | None = Payments,
+    payments_name: str = PaymentsName,
+    database: str | None = Where,
+    as_json: bool = AsJson,
+) -> None:
+    """Carry out the refunds that are due, and end.
+
+    Says what it did, and what still waits for whom and until when.
+    """
+    from siafu.cli.filerun import parse_duration
+
+    seconds = 0.0 if for_ is None else parse_duration(for_)
+    provider = open_provider(payments, payments_name)
+    with contextlib.closing(open_shop(database)) as shop:
+        settled = asyncio.run(_settled(shop, provider, seconds))
+        _show_settled(shop, settled, as_json)
+    if settled.ended is not None:
+        raise settled.ended
+
+
+class _Settled(NamedTuple):
+    """done: refunds that an attempt was made for, or that were given up. ended: why it ended early."""
+
+    done: set[str]
+    present: str
+    ended: SiafuError | None
+
+
+async def _settled(shop: ShopDatabase, provider: HttpPayments, seconds: float) -> _Settled:
+    from siafu.apps.support.shop.money.policy import RefundPolicy
+    from siafu.apps.support.shop.money.refunds import Refunds
+    from siafu.apps.support.shop.money.settling import settle as until_nothing_is_due
+    from siafu.apps.support.shop.orders import money_text
+    from siafu.apps.support.shop.serving import stop_wanted
+    from siafu.pace.clock import SystemClock
+
+    done: set[str] = set()
+
+    def told(refund: Intent) -> None:
+        done.add(refund.refund_id)
+        amount = money_text(refund.amount_minor, refund.currency)
+        typer.echo(f"siafu: {refund.refund_id[:8]}  {amount} of order {refund.order_id}: {refund.state}", err=True)
+
+    clock = SystemClock()
+    refunds = Refunds(shop, provider, RefundPolicy(), clock=clock, owner=f"{platform.node()}:{os.getpid()}")
+    ended: SiafuError | None = None
+    present = ""
+    async with contextlib.aclosing(provider), contextlib.aclosing(refunds), stop_wanted() as stop:
+        working = asyncio.create_task(until_nothing_is_due(refunds, clock, seconds, told))
+        stopping = asyncio.create_task(stop.wait())
+        await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        for task in (working, stopping):
+            task.cancel()
+        try:
+            await working
+        except asyncio.CancelledError:
+            ended = Interrupted("stopped; what is left goes on with the same command")
+        except ToolUnavailable as error:
+            ended = error
+        with contextlib.suppress(ToolUnavailable):
+            present = (await provider.capabilities()).name
+    return _Settled(done, present, ended)
+
+
+def _show_settled(shop: ShopDatabase, settled: _Settled, as_json: bool) -> None:
+    from siafu.apps.support.shop import brakes
+    from siafu.apps.support.shop.money.records import TOOL
+    from siafu.apps.support.shop.money.settling import waits_for
+
+    every = _told(shop, None)
+    off = {
+        tenant: shop.transact(lambda tx, tenant=tenant: brakes.stopped(tx, TOOL, tenant)) is not None  # type: ignore[misc]
+        for tenant in {one.tenant_id for one in every}
+    }
+    waiting = [
+        (one, why) for one in every if (why := waits_for(one, settled.present, off=off[one.tenant_id], now=time.time()))
+    ]
+    done = [one for one in every if one.refund_id in settled.done]
+    if as_json:
+        return print_json({"done": done, "waiting": [{"refund": one, "waits_for": why} for one, why in waiting]})
+    if done:
+        _show(done, as_json)
+    else:
+        typer.echo("siafu: no refund was due", err=True)
+    if waiting:
+        typer.echo()
+        rows = [
+            (
+                one.refund_id[:8],
+                one.customer,
+                one.order_id,
+                one.state,
+                "-" if one.until is None else time_text(one.until),
+                why,
+            )
+            for one, why in waiting
+        ]
+        print_table(("waiting", "customer", "order", "state", "until", "for"), rows)
+    return None
+
+
+@app.command(
+    epilog="""\b
+Examples:
   siafu shop reconcile --payments http://127.0.0.1:9200
   siafu shop reconcile --json
 \b
 total: a payment's refunds are not what the books say. no_intent: a refund
 that the shop knows nothing of. twice: one was paid more than once.
 not_booked: paid there, and the books do not say so (see its state). not_made:
-the books say it was paid, and it was not. Exit code: 1 when anything differs.
+the books say it was paid, and it was not. elsewhere: sent to another
+provider, with an open end. Exit code: 1 when anything differs.
 """
 )
-def reconcile(payments: str | None = Payments, database: str | None = Where, as_json: bool = AsJson) -> None:
+def reconcile(
+    payments: str | None = Payments,
+    payments_name: str = PaymentsName,
+    database: str | None = Where,
+    as_json: bool = AsJson,
+) -> None:
     """Hold the shop's books against the provider's list."""
-    if not payments:
-        raise InputError("say where the payment provider is: --payments URL")
+    provider = open_provider(payments, payments_name)
     with contextlib.closing(open_shop(database)) as shop:
-        found = asyncio.run(_compared(shop, payments))
+        found = asyncio.run(_compared(shop, provider))
     if as_json:
         print_json(found)
     elif found:
@@ -123,20 +248,17 @@ def reconcile(payments: str | None = Payments, database: str | None = Where, as_
     raise typer.Exit(1 if found else 0)
 
 
-async def _compared(shop: ShopDatabase, url: str) -> list[Difference]:
-    from siafu.apps.support.shop.money.payments import HttpPayments
+async def _compared(shop: ShopDatabase, provider: HttpPayments) -> list[Difference]:
     from siafu.apps.support.shop.money.reconcile import reconciled
 
-    provider = HttpPayments(url)
-    try:
+    async with contextlib.aclosing(provider):
         return await reconciled(shop, provider)
-    finally:
-        await provider.aclose()
 
 
 def _told(shop: ShopDatabase, state: State | None) -> list[Told]:
-    from siafu.apps.support.shop.money import rows
+    from siafu.apps.support.shop.money import approvals, rows
 
+    shop.transact(approvals.expire)
     return shop.transact(lambda tx: rows.told(tx, None if state is None else state.value))
 
 

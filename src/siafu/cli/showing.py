@@ -29,9 +29,12 @@ def print_json(value: Any) -> None:
     typer.echo(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
 
 
-def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, nothing: str = "nothing") -> None:
+def print_table(
+    columns: Sequence[str], rows: Sequence[Sequence[str]], *, nothing: str = "nothing", numbers: int | None = None
+) -> None:
     """One line a row, however narrow the terminal, so that nothing hides and `grep` finds whole rows; what may be long
-    belongs into the last column. nothing: what is said on stderr instead of a table without rows.
+    belongs into the last column. nothing: what is said on stderr instead of a table without rows. numbers: the first
+    column from which on all are, so that they stand at the right; None = no column is.
     """
     from rich.cells import cell_len
 
@@ -40,8 +43,12 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, nothin
     lines = [columns, *([preview(cell, CELL) for cell in row] for row in rows)]
     widths = [max(map(cell_len, column)) for column in zip(*lines, strict=True)]
     for line in lines:
-        padded = (cell + " " * (width - cell_len(cell)) for cell, width in zip(line, widths, strict=True))
-        typer.echo("  ".join(padded).rstrip())
+        pads = (" " * (width - cell_len(cell)) for cell, width in zip(line, widths, strict=True))
+        cells = (
+            cell + pad if numbers is None or at < numbers else pad + cell
+            for at, (cell, pad) in enumerate(zip(line, pads, strict=True))
+        )
+        typer.echo("  ".join(cells).rstrip())
     return None
 
 

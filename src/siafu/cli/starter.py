@@ -43,6 +43,13 @@ SETTINGS = """\
 # rpm = 500                          # requests a minute; not set: learned from the endpoint's 429s
 # max_wait_seconds = 600.0           # a call fails rather than wait longer than this for the endpoint
 
+[budgets]
+# day = "20 USD"                     # for all runs of this home together, UTC; not set: no limit
+# per_item = "0.05 USD"              # an item that would pass it fails; not set: no limit
+# per_agent = "0.02 USD"             # the same for one agent of an item
+# soft = 0.8                         # from this share of a budget on ...
+# cheaper = { "MODEL" = "CHEAPER" }  # ... these models are asked instead
+
 # Prices in US dollars per million tokens, for models that have no list price or for you another one.
 # [prices."MODEL"]
 # input = "0.40"

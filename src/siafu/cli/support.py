@@ -56,6 +56,14 @@ Database = typer.Option(
     show_default=False,
     show_envvar=True,
 )
+PerItem = typer.Option(None, "--budget-per-item", help="What one request may cost; it fails rather than pass that.")
+Wait = typer.Option(
+    None,
+    "--wait",
+    "--wait-approvals",
+    metavar="DURATION",
+    help="When all else is done, look again for so long at requests that wait: 90s, 30m, 2h. Default: the next run",
+)
 Config = typer.Option(None, "--config", help="Settings file. Default: ./siafu.toml", show_default=False)
 AsJson = typer.Option(False, "--json", help="Print JSON.")
 
@@ -85,6 +93,7 @@ def run(
     concurrency: int | None = typer.Option(None, min=1, max=10_000, help="Requests at once. Default: 100"),
     rpm: float | None = typer.Option(None, help="Model calls a minute. Default: learned from the endpoint's 429s"),
     budget: str | None = typer.Option(None, help='Stop before this is spent, such as "2 USD".'),
+    budget_per_item: str | None = PerItem,
     allow_unpriced: bool = typer.Option(False, "--allow-unpriced", help="Under a budget, also models without a price."),
     strong: str | None = Strong,
     cheap: str | None = Cheap,
@@ -93,13 +102,7 @@ def run(
     limit: int | None = typer.Option(None, min=1, help="Only the first so many lines."),
     strict: bool = typer.Option(False, "--strict", help="Refuse a file with a line that cannot be used."),
     retry_failed: bool = typer.Option(False, "--retry-failed", help="Run failed requests again."),
-    wait: str | None = typer.Option(
-        None,
-        "--wait",
-        "--wait-approvals",
-        metavar="DURATION",
-        help="When all else is done, look again for so long at requests that wait: 90s, 30m, 2h. Default: the next run",
-    ),
+    wait: str | None = Wait,
     fresh: bool = typer.Option(False, "--fresh", help="Start over; what is there is kept as *.bak-N."),
     config: Path | None = Config,
     json: bool = AsJson,
@@ -112,7 +115,7 @@ def run(
     from siafu.apps.support.requests import Answer
     from siafu.border.money import parse_usd
     from siafu.cli.filerun import parse_duration, run_file
-    from siafu.config.assembly import Plan
+    from siafu.config.assembly import Plan, check_prices
     from siafu.swarm.options import MapOptions
 
     settings = _settings(config, base_url, strong, cheap, concurrency=concurrency, rpm=rpm)
@@ -125,10 +128,12 @@ def run(
             run=where.run,
             journal=where.journal,
             budget_pico=budget_pico,
+            per_item_pico=None if budget_per_item is None else parse_usd(budget_per_item),
             allow_unpriced=allow_unpriced,
             observer=progress,
             notice=progress.note,
         )
+        check_prices(settings, plan, (settings.model("strong"), settings.model("cheap")))
         return _opened(settings, job, plan, database)
 
     files = FileOptions(strict=strict, retry_failed=retry_failed, fresh=fresh, limit=limit)
@@ -138,7 +143,7 @@ def run(
         value_type=Answer,
         wait=None if wait is None else parse_duration(wait),
     )
-    run_file(job, where, files, options, open_house, quiet=quiet, as_json=json)
+    run_file(job, where, files, options, open_house, budget_pico=budget_pico, quiet=quiet, as_json=json)
 
 
 @app.command(

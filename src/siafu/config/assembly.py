@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -11,15 +11,17 @@ from typing import Any
 import msgspec
 
 from siafu.agents.task import ModelOptions, Surroundings, unaudited
-from siafu.config.settings import Settings, resolved
+from siafu.border.money import parse_usd
+from siafu.config.budgets import open_accounts, thrift
+from siafu.config.settings import Settings
 from siafu.config.simulated import NOTICE, simulated
-from siafu.gateway.accounts import Accounts
-from siafu.gateway.client import Gateway, assemble
+from siafu.config.upstreams import configured_prices, configured_ways, rules, timeouts, way_to
+from siafu.errors import UnpricedModel
+from siafu.gateway.accounts import Accounts, Rules
+from siafu.gateway.client import Gateway, Way, assemble
 from siafu.gateway.endpoint import Endpoint
-from siafu.gateway.limits import Limits
 from siafu.gateway.meter import MemoryLedger
-from siafu.gateway.pricing import Price, Prices
-from siafu.gateway.transport import Timeouts, Upstream
+from siafu.gateway.upstream import Upstream
 from siafu.observe.calls import CallContext
 from siafu.observe.events import Observer, nobody
 from siafu.pace.clock import SystemClock
@@ -33,7 +35,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """What one run needs beside the settings.
 
     run: its name. journal: the database file, None = nothing is kept. budget_pico: None = no budget.
-    allow_unpriced: models without a price may run under a budget. tools: Python functions or one ToolSet, which
+    per_item_pico: what one item may cost, None = as the settings say. allow_unpriced: models without a price may run
+    under a budget. tools: Python functions or one ToolSet, which
     stays the caller's to close. endpoint: an Endpoint to use as it is (tests), None = as the settings say. notice: told
     when the simulated endpoint stands in. denied: as in `Surroundings`.
     """
@@ -41,6 +44,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     run: str = "map"
     journal: Path | None = None
     budget_pico: int | None = None
+    per_item_pico: int | None = None
     allow_unpriced: bool = False
     tools: ToolSet | Sequence[Callable[..., Any]] | None = None
     endpoint: Endpoint | None = None
@@ -65,21 +69,22 @@ async def opened(settings: Settings, plan: Plan) -> AsyncIterator[House]:
     Raises: ConfigError, StoreError.
     """
     clock = SystemClock()
-    accounts = Accounts()
     async with contextlib.AsyncExitStack() as stack:
+        accounts = await stack.enter_async_context(open_accounts(settings, plan.journal, clock))
+        rules = _rules(settings, plan)
         store: RunStore | None = None
         if plan.journal is not None:
-            store = _Budgeted(SqliteStore(plan.journal).run(plan.run), accounts, plan)
+            store = _Budgeted(SqliteStore(plan.journal).run(plan.run), accounts, plan, rules)
             stack.push_async_callback(store.aclose)
         else:
-            _set_budget(accounts, plan, spent=0)
+            _set_budget(accounts, plan, rules, spent=0)
         base_url: str | None = None
         endpoint = plan.endpoint
         if endpoint is None:
-            upstream = await _upstream(settings, plan, stack)
-            base_url = upstream.base_url
+            ways = await _ways(settings, plan, stack)
+            base_url = ways[0].upstream.base_url
             gateway = build_gateway(
-                settings, upstream, MemoryLedger() if store is None else store.ledger, accounts, plan.observer
+                settings, ways, MemoryLedger() if store is None else store.ledger, accounts, plan.observer
             )
             stack.push_async_callback(gateway.aclose)
             endpoint = gateway
@@ -97,77 +102,78 @@ async def opened(settings: Settings, plan: Plan) -> AsyncIterator[House]:
         yield House(around=around, store=store, base_url=base_url)
 
 
-async def _upstream(settings: Settings, plan: Plan, stack: contextlib.AsyncExitStack) -> Upstream:
+async def _ways(settings: Settings, plan: Plan, stack: contextlib.AsyncExitStack) -> list[Way]:
     if not settings.simulated:
-        return configured_upstream(settings)
+        return configured_ways(settings)
     if plan.notice is not None:
         plan.notice(NOTICE)
     base_url = await stack.enter_async_context(simulated())
-    return Upstream(name="simulated", base_url=base_url, timeouts=_timeouts(settings))
+    return [way_to(settings, Upstream(name="simulated", base_url=base_url, timeouts=timeouts(settings.endpoint)))]
 
 
-def configured_upstream(settings: Settings) -> Upstream:
-    """The upstream that the settings name. Raises: ConfigError when address, key or headers cannot be used."""
-    return Upstream(
-        name="default",
-        base_url=settings.base_url(),
-        key=settings.key(),
-        headers=resolved(settings.endpoint.headers, "endpoint.headers"),
-        timeouts=_timeouts(settings),
-    )
+def check_prices(settings: Settings, plan: Plan, models: Collection[str]) -> None:
+    """See, before anything is sent under a budget, that each of `models` has a price, and what the soft limit takes
+    instead of it too. Several upstreams have names of their own for models: there each call is looked at by itself.
 
-
-def _timeouts(settings: Settings) -> Timeouts:
-    ends = settings.endpoint
-    return Timeouts(connect=ends.connect_seconds, idle=ends.idle_seconds, total=ends.total_seconds)
+    Raises: UnpricedModel.
+    """
+    if settings.upstreams:
+        return
+    own, budgets = settings.budgets, (plan.budget_pico, plan.per_item_pico)
+    if plan.allow_unpriced or all(each is None for each in (*budgets, own.day, own.per_item, own.per_agent)):
+        return
+    prices, now = configured_prices(settings), SystemClock().wall()
+    wanted = sorted({*models, *(own.cheaper[model] for model in models if model in own.cheaper)})
+    missing = [model for model in wanted if prices.rates(model, now) is None]
+    if missing:
+        raise UnpricedModel(
+            f"there is a budget, but no price for exactly {', '.join(missing[:5])}: nothing was sent; check the "
+            "spelling, set a price ([prices] in siafu.toml), or allow unpriced models (--allow-unpriced)",
+            attempts=0,
+        )
 
 
 def build_gateway(
-    settings: Settings, upstream: Upstream, ledger: Ledger, accounts: Accounts, observer: Observer
+    settings: Settings, ways: Sequence[Way], ledger: Ledger, accounts: Accounts, observer: Observer
 ) -> Gateway:
-    """The gateway to one upstream under the settings' limits and prices."""
-    own = settings.limits
-    overrides = [
-        Price(
-            model=model,
-            input=price.input,
-            output=price.output,
-            cached=price.cached,
-            cache_write=price.cache_write,
-            date=price.date.isoformat(),
-            source="siafu.toml",
-        )
-        for model, price in settings.prices.items()
-    ]
+    """The gateway over `ways`, under the settings' routes."""
     return assemble(
-        upstream,
-        limits=Limits(concurrency=own.concurrency, rpm=own.rpm, max_wait=own.max_wait_seconds),
-        prices=Prices(overrides, base_url=upstream.base_url),
+        ways,
+        rules(settings),
         ledger=ledger,
         accounts=accounts,
         clock=SystemClock(),
         rng=Random(),
         observer=observer,
+        thrift=thrift(settings),
     )
 
 
-def _set_budget(accounts: Accounts, plan: Plan, *, spent: int) -> None:
-    accounts.set(plan.run, limit=plan.budget_pico, spent=spent, allow_unpriced=plan.allow_unpriced)
+def _rules(settings: Settings, plan: Plan) -> Rules:
+    """The budgets within the run."""
+    own = settings.budgets
+    item = plan.per_item_pico if plan.per_item_pico is not None or own.per_item is None else parse_usd(own.per_item)
+    return Rules(per_item=item, per_agent=None if own.per_agent is None else parse_usd(own.per_agent))
+
+
+def _set_budget(accounts: Accounts, plan: Plan, rules: Rules, *, spent: int) -> None:
+    accounts.set(plan.run, limit=plan.budget_pico, spent=spent, allow_unpriced=plan.allow_unpriced, rules=rules)
 
 
 class _Budgeted:
     """A RunStore that tells the account, when the run begins, what its earlier sessions have spent."""
 
-    def __init__(self, inner: RunStore, accounts: Accounts, plan: Plan) -> None:
+    def __init__(self, inner: RunStore, accounts: Accounts, plan: Plan, rules: Rules) -> None:
         self._inner = inner
         self._accounts = accounts
         self._plan = plan
+        self._rules = msgspec.structs.replace(rules, earlier=inner.ledger.spent_on)
         self.journal: Journal = inner.journal
         self.ledger: Ledger = inner.ledger
 
     async def begin(self, work_print: str) -> RunState:
         state = await self._inner.begin(work_print)
-        _set_budget(self._accounts, self._plan, spent=state.spent_pico)
+        _set_budget(self._accounts, self._plan, self._rules, spent=state.spent_pico)
         return state
 
     async def claim(self, items: Sequence[tuple[str, str]]) -> list[Claimed]:

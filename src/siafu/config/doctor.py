@@ -7,7 +7,8 @@ import shutil
 import sys
 import tempfile
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Literal
 
@@ -15,11 +16,13 @@ from siafu.border.money import show_usd
 from siafu.border.secrets import MASK, Secret, redact
 from siafu.border.text import preview
 from siafu.config.advice import Row, advice, clock_row, model_row, wrong_maker
-from siafu.config.assembly import House, Plan, configured_upstream, opened
+from siafu.config.assembly import House, Plan, opened
 from siafu.config.settings import Given, Settings, refers
+from siafu.config.upstreams import configured_ways, rules
 from siafu.errors import ConfigError, ModelError, SiafuError, Unreachable
 from siafu.gateway.chat import ChatAnswer, ChatRequest
-from siafu.gateway.probe import obstacle
+from siafu.gateway.client import Way
+from siafu.gateway.probe import Offer, obstacle
 from siafu.gateway.transport import Transport
 from siafu.observe.calls import CallContext
 from siafu.pace.clock import Clock, SystemClock
@@ -50,7 +53,7 @@ def settings_rows(values: Sequence[Given]) -> list[Row]:
 
 def _shown(each: Given) -> str:
     value = each.value
-    guarded = isinstance(value, Secret) or {"api_key", "database_url", "env", "headers"} & set(each.place)
+    guarded = isinstance(value, Secret) or {"api_key", "api_keys", "database_url", "env", "headers"} & set(each.place)
     if guarded and not (isinstance(value, str) and refers(value)):
         return MASK
     return preview(redact(str(value)), 60)
@@ -105,31 +108,55 @@ async def endpoint_rows(settings: Settings, clock: Clock | None = None) -> list[
         real = "for a real one set OPENAI_API_KEY, or SIAFU_BASE_URL and SIAFU_MODEL"
         return [Row(check="endpoint", state="ok", found=SIMULATED, advice=real)]
     try:
-        upstream = configured_upstream(settings)
+        ways = configured_ways(settings)
+        rules(settings)
     except ConfigError as error:
         return [Row(check="endpoint", state="fail", found=error.message)]
-    base_url, check = upstream.base_url, "endpoint"
+    rows: list[Row] = []
+    offered: list[str] | None = None
+    for way in ways:
+        found, offer = await _way_rows(way, clock or SystemClock())
+        rows += found
+        if offer is not None:
+            offered = [*(offered or ()), *(offer.models if way.models is None else way.models)]
+            rows += _unknown_names(way, offer.models)
+    return rows if offered is None else [*rows, *_model_rows(settings, offered)]
+
+
+async def _way_rows(way: Way, clock: Clock) -> tuple[list[Row], Offer | None]:
+    """What one upstream says to one key, and its models; None when it could not be asked."""
+    upstream, check = way.upstream, f"endpoint {way.id}".rstrip()
+    base_url = upstream.base_url
     if stranger := wrong_maker(base_url, upstream.key):
-        return [Row(check=check, state="fail", found=f"{base_url}: nothing was sent", advice=stranger)]
-    transport = Transport(upstream, clock or SystemClock())
+        return [Row(check=check, state="fail", found=f"{base_url}: nothing was sent", advice=stranger)], None
+    try:
+        transport = Transport(upstream, clock)
+    except ConfigError as error:
+        return [Row(check=check, state="fail", found=error.message)], None
     try:
         offer = await transport.models()
     except ModelError as error:
         blocked = ""
-        if isinstance(error, Unreachable) and not urllib.request.getproxies():
+        if isinstance(error, Unreachable) and not (upstream.proxy or urllib.request.getproxies()):
             blocked = await obstacle(base_url)
         more = "" if blocked else advice(error, base_url, upstream.key)
-        return [Row(check=check, state="fail", found=f"{base_url}: {blocked or error.message}", advice=more)]
+        return [Row(check=check, state="fail", found=f"{base_url}: {blocked or error.message}", advice=more)], None
     finally:
         await transport.aclose()
     found = f"{base_url} lists its models in {offer.seconds * 1000:,.0f} ms, perhaps without looking at the key"
     if upstream.key is None:
         found = found.replace("looking at the key", "asking for a key")
-    return [
+    rows = [
         Row(check=check, state="ok", found=f"{found}; it offers {len(offer.models):,} models"),
         clock_row(offer.ahead),
-        *_model_rows(settings, offer.models),
     ]
+    return rows, offer
+
+
+def _unknown_names(way: Way, offered: Sequence[str]) -> list[Row]:
+    """A row for each name that the settings give an upstream's model and the upstream does not list."""
+    names = [] if way.models is None else [name for name in way.models.values() if name not in offered]
+    return [model_row(name, [f"upstreams.{way.upstream.name}"], offered) for name in names]
 
 
 def _model_rows(settings: Settings, offered: Sequence[str]) -> list[Row]:
@@ -170,7 +197,7 @@ async def _call_row(house: House, model: str, settings: Settings) -> Row:
         reply = await house.around.endpoint.open(request, context)
         answer = await reply.message()
     except SiafuError as error:
-        key = None if settings.simulated else settings.key()
+        key = None if settings.simulated or settings.upstreams else settings.key()
         more = advice(error, house.base_url or "", key)
         return Row(check=f"call {model}", state="fail", found=error.message, advice=more)
     return _answered(model, answer, clock.now() - began)
@@ -191,14 +218,22 @@ def _answered(model: str, answer: ChatAnswer, seconds: float) -> Row:
     return Row(check=f"call {model}", state="ok", found=f"{found}; {show_usd(answer.usd_pico)} by list price")
 
 
-async def tools_row(name: str, tools: ToolSet) -> Row:
-    """Whether an MCP server starts and lists its tools. A failure tells the last words on its stderr."""
+async def tools_row(name: str, tools: ToolSet, rules: Iterable[str] = ()) -> Row:
+    """Whether an MCP server starts and lists its tools, among them those that `rules` name by `server.tool`. A failure
+    tells the last words on its stderr.
+    """
     check = f"tools {name}"
     try:
         listed = await tools.list()
     except SiafuError as error:
         more = "run its command by hand, or correct mcp_servers in siafu.toml"
         return Row(check=check, state="fail", found=redact(error.message), advice=more)
+    there = [f"{name}.{tool.name}" for tool in listed]
+    for rule in sorted(set(rules) - set(there)):
+        near = get_close_matches(rule, there, n=1)
+        found = f"there is a rule for the effects of {rule}, and the server has no such tool"
+        more = f"did you mean {near[0]}?" if near else f"it has: {', '.join(there) or 'none'}"
+        return Row(check=check, state="fail", found=preview(found, 200), advice=preview(more, 200))
     names = ", ".join(tool.name for tool in listed)
     return Row(check=check, state="ok", found=preview(f"{len(listed)} tools: {names}", 200))
 

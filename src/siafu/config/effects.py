@@ -19,7 +19,7 @@ from siafu.store.database import Database
 from siafu.store.effect_people import EffectPeople
 from siafu.store.effect_schema import MIGRATIONS
 from siafu.store.effects import EffectStore
-from siafu.tools.effect_rules import EffectRule
+from siafu.tools.effect_rules import REQUEST, EffectRule
 from siafu.tools.effects import Effects
 from siafu.tools.toolset import ToolSet
 
@@ -51,6 +51,11 @@ def effect_rules(settings: Settings, servers: Sequence[str]) -> dict[str, dict[s
             raise _unplaced(name, servers or ("shop",))
         rules.setdefault(max(there, key=len), {})[name] = _rule(name, given)
     return rules
+
+
+def tools_with_rules(settings: Settings) -> set[str]:
+    """The tools that have a rule, by `server.tool` or the names of functions, whatever it says."""
+    return set(settings.tools.effects) | (set() if settings.mcp_servers else set(SHOP_RULES))
 
 
 def _unplaced(name: str, servers: Sequence[str]) -> ConfigError:
@@ -85,11 +90,12 @@ def open_effects(settings: Settings) -> Database:
 
 
 @contextlib.asynccontextmanager
-async def guarded_tools(settings: Settings, tools: ToolSet) -> AsyncIterator[ToolSet]:
+async def guarded_tools(settings: Settings, tools: ToolSet, *, named: bool) -> AsyncIterator[ToolSet]:
     """`tools`, those under their contract that the settings have a rule for: by `server.tool`, and Python functions by
-    their names. Rules for servers that `tools` has nothing from are left aside.
+    their names. Rules for servers that `tools` has nothing from are left aside. named: the run has a name of its own.
 
-    Raises: ConfigError for a rule that names no tool; StoreError; ToolFault when the tools cannot be listed.
+    Raises: ConfigError for a rule that names no tool, or takes its keys from the name of a run that has none;
+    StoreError; ToolFault when the tools cannot be listed.
     """
     listed = await tools.list()
     servers = sorted({tool.server for tool in listed if tool.server})
@@ -100,6 +106,11 @@ async def guarded_tools(settings: Settings, tools: ToolSet) -> AsyncIterator[Too
             raise _unplaced(name, servers)
         if name in functions or any(name.startswith(f"{server}.") for server in servers):
             rules[name] = _rule(name, given)
+            if REQUEST in rules[name].parts and not named:
+                raise ConfigError(
+                    f'tools.effects."{name}" knows an effect by the names of run and item: give the map a name of its '
+                    'own, such as run="payroll-2026-11", or two scripts would take each other\'s effects for their own'
+                )
     if not rules:
         yield tools
         return

@@ -22,7 +22,7 @@ from siafu.config.assembly import Plan, opened
 from siafu.config.settings import Settings, load, refers
 from siafu.errors import ConfigError
 from siafu.gateway.endpoint import Endpoint
-from siafu.observe.events import Event, Observer, RunResumed, fan_out, nobody
+from siafu.observe.events import CheaperModel, Event, Observer, RunResumed, fan_out, nobody
 from siafu.swarm.map import MapRun, map_items
 from siafu.swarm.options import MapOptions
 from siafu.swarm.results import MapResult, MapSummary
@@ -39,8 +39,9 @@ class MapKeywords(TypedDict, total=False):
     How it runs, as in MapOptions: run, key, concurrency, lookahead, priority, user, tenant, item_timeout, deadline,
     grace, on_error, retry_failed, wait, on_change, version, ordered, value_type.
 
-    What it may use: budget ("5 USD"; the run stops before it would be passed), allow_unpriced (models without a price
-    may run under a budget), journal (a file; with it the run survives `kill -9`), rpm (requests a minute).
+    What it may use: budget ("5 USD"; the run stops before it would be passed), budget_per_item (an item that would pass
+    its own fails, others go on), allow_unpriced (models without a price may run under a budget), journal (a file; with
+    it the run survives `kill -9`), rpm (requests a minute).
 
     Where models are called: base_url, api_key, config (a siafu.toml); model, system, temperature, max_tokens,
     response_format for calls that do not set their own. tools: Python functions or a ToolSet; those with a rule in
@@ -66,6 +67,7 @@ class MapKeywords(TypedDict, total=False):
     ordered: bool
     value_type: Any
     budget: str | int | Decimal
+    budget_per_item: str | int | Decimal
     allow_unpriced: bool
     journal: str | Path
     rpm: float
@@ -214,7 +216,7 @@ async def _own(
             from siafu.config.effects import guarded_tools  # noqa: PLC0415 (SQLAlchemy, 140 ms)
 
             tools = Functions(*plan.tools) if isinstance(plan.tools, Sequence) else plan.tools
-            guarded = await stack.enter_async_context(guarded_tools(settings, tools))
+            guarded = await stack.enter_async_context(guarded_tools(settings, tools, named="run" in given))
             plan = msgspec.structs.replace(plan, tools=guarded)
         house = await stack.enter_async_context(opened(settings, plan))
         run = map_items(work, items, around=house.around, store=house.store, options=options)
@@ -251,6 +253,7 @@ def _plan(given: dict[str, Any], settings: Settings, run: str) -> Plan:
         run=run,
         journal=None if journal is None else Path(journal),
         budget_pico=None if "budget" not in given else parse_usd(given["budget"]),
+        per_item_pico=None if "budget_per_item" not in given else parse_usd(given["budget_per_item"]),
         allow_unpriced=given.get("allow_unpriced", False),
         tools=given.get("tools"),
         endpoint=given.get("endpoint"),
@@ -261,7 +264,9 @@ def _plan(given: dict[str, Any], settings: Settings, run: str) -> Plan:
 
 
 def _warn(event: Event) -> None:
-    """Say what costs money that nobody may expect."""
+    """Say what costs money that nobody may expect, and what is done to save it."""
+    if isinstance(event, CheaperModel):
+        _log.warning("most of a budget is used: %s is asked instead of %s from now on", event.instead, event.model)
     if isinstance(event, RunResumed) and event.changed:
         _log.warning(
             "the work has changed: %d finished items run again (on_change), which cost %s the first time; calls that "

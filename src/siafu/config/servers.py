@@ -9,7 +9,7 @@ import contextlib
 import os
 import secrets
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from functools import partial
 from pathlib import Path
 
@@ -18,6 +18,7 @@ import msgspec
 from siafu.border.identity import checked_identity_key
 from siafu.border.secrets import Secret
 from siafu.config.advice import Row
+from siafu.config.client_keys import IDENTITY_KEY
 from siafu.config.doctor import tools_row
 from siafu.config.effects import effect_rules, effect_store, process_name, record_denial
 from siafu.config.settings import McpServerSettings, Settings, resolve, resolved
@@ -30,8 +31,6 @@ from siafu.tools.mcp import McpTools
 from siafu.tools.servers import McpServer
 from siafu.tools.toolset import ToolSet
 from siafu.tools.validated import Validated
-
-IDENTITY_KEY = "SIAFU_IDENTITY_KEY"
 
 
 class Desk(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,17 +77,17 @@ async def tool_rows(settings: Settings) -> list[Row]:
     """A doctor's row for each configured server; all are started, asked for their tools, and ended."""
     try:
         configured = servers(settings)
-        effect_rules(settings, [server.name for server in configured])
+        rules = effect_rules(settings, [server.name for server in configured])
         if any(server.identity for server in configured):
             identity_key()
     except ConfigError as error:
         return [Row(check="tools", state="fail", found=error.message)]
-    return list(await asyncio.gather(*(_tool_row(server) for server in configured)))
+    return list(await asyncio.gather(*(_tool_row(server, rules.get(server.name, {})) for server in configured)))
 
 
-async def _tool_row(server: McpServer) -> Row:
+async def _tool_row(server: McpServer, rules: Iterable[str]) -> Row:
     async with contextlib.aclosing(McpTools(server, SystemClock())) as tools:
-        return await tools_row(server.name, tools)
+        return await tools_row(server.name, tools, rules)
 
 
 def servers(settings: Settings) -> list[McpServer]:
@@ -106,8 +105,9 @@ def example_shop(settings: Settings, key: Secret, database: str | Path | None) -
     password, so it is no argument of the process, which everybody on the machine can read.
     """
     env: dict[str, str | Secret] = {IDENTITY_KEY: key, "SIAFU_HOME": str(settings.home)}
-    # siafu itself may be found through the first; the second is where the shop pays money back.
-    env |= {name: os.environ[name] for name in ("PYTHONPATH", "SIAFU_PAYMENTS_URL") if name in os.environ}
+    # siafu itself may be found through the first; the others say where the shop pays money back.
+    passed_on = ("PYTHONPATH", "SIAFU_PAYMENTS_URL", "SIAFU_PAYMENTS_NAME")
+    env |= {name: os.environ[name] for name in passed_on if name in os.environ}
     place = ("--database", str(database)) if database else ()
     if database and "://" in str(database):
         env["SIAFU_SHOP_DATABASE_URL"], place = Secret(str(database)), ()

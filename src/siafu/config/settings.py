@@ -13,13 +13,14 @@ from collections.abc import Iterator, Mapping
 from datetime import date
 from decimal import Decimal
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self, get_args
 from urllib.parse import urlsplit
 
 import msgspec
 import pydantic
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
+from siafu.border.money import parse_usd
 from siafu.border.secrets import Secret, checked_key, redact
 from siafu.border.urls import checked_base_url, is_loopback
 from siafu.errors import ConfigError
@@ -43,6 +44,18 @@ ENVIRONMENT: tuple[tuple[str, str], ...] = (
 )
 _SECRET = ("endpoint.api_key", "database_url")  # an address may hold a password
 
+_OURS = ("SIAFU_BASE_URL", "the command")  # an address from here stands for all upstreams of the file
+
+
+def _amount(value: Any) -> str:
+    try:
+        parse_usd(value)
+    except ConfigError as error:
+        raise ValueError(error.message) from None
+    return str(value)
+
+
+Amount = Annotated[str, BeforeValidator(_amount)]
 Seconds = Annotated[float, Field(gt=0, le=86_400)]
 
 
@@ -61,6 +74,50 @@ class EndpointSettings(_Section):
     total_seconds: Seconds = 600.0
 
 
+class UpstreamSettings(EndpointSettings):
+    """One of several endpoints. api_keys: several keys of one account or more; each has the limits for itself.
+
+    models: the names it offers, or names -> its own names for them; None = every name. tier: 1 is asked first, others
+    when none of a lower tier takes the call. weight: its share of the calls within its tier. first_byte_seconds: a call
+    that has no answer by then goes elsewhere. key_header, query, proxy, ca_file: as in `gateway.upstream.Upstream`.
+    concurrency, rpm: its own limits; None = those of [limits].
+    """
+
+    base_url: str
+    api_keys: list[str] | None = Field(default=None, min_length=1, repr=False)
+    models: list[str] | dict[str, str] | None = None
+    tier: int = Field(default=1, ge=1, le=100)
+    weight: float = Field(default=1.0, gt=0, le=1e6, allow_inf_nan=False)
+    first_byte_seconds: Seconds | None = None
+    key_header: str = "Authorization"
+    query: dict[str, str] = {}
+    proxy: str | None = None
+    ca_file: Path | None = None
+    concurrency: int | None = Field(default=None, ge=1, le=10_000)
+    rpm: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+
+    @pydantic.model_validator(mode="after")
+    def _one_way_of_keys(self) -> Self:
+        if self.api_key is not None and self.api_keys is not None:
+            raise ValueError("give either api_key or api_keys")
+        return self
+
+
+class RouteSettings(_Section):
+    """Calls that fit every condition given here go to `use`: models (`MODEL` or `MODEL@UPSTREAM`), the first wanted,
+    the others standing in for it. Lists of names or numbers; tokens are estimated from the length of the request.
+    """
+
+    use: list[str] = Field(min_length=1)
+    model: list[str] | None = None
+    role: list[str] | None = None
+    category: list[str] | None = None
+    tenant: list[str] | None = None
+    priority: list[Annotated[int, Field(ge=1, le=3)]] | None = None
+    min_input_tokens: int | None = Field(default=None, ge=0)
+    max_input_tokens: int | None = Field(default=None, ge=0)
+
+
 class ModelSettings(_Section):
     """Model names: `default` for maps and batches, `strong` to classify and decide, `cheap` to answer."""
 
@@ -77,6 +134,19 @@ class LimitSettings(_Section):
     concurrency: int = Field(default=100, ge=1, le=10_000)
     rpm: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     max_wait_seconds: Seconds = 600.0
+
+
+class BudgetSettings(_Section):
+    """Amounts like "20 USD". `day`: for all runs of this home together, in all processes, from midnight to midnight
+    UTC. `per_item`, `per_agent`: within a run. From the share `soft` of any budget on, `cheaper` models are asked
+    instead.
+    """
+
+    day: Amount | None = None
+    per_item: Amount | None = None
+    per_agent: Amount | None = None
+    soft: Decimal | None = Field(default=None, gt=0, le=1)
+    cheaper: dict[str, str] = {}
 
 
 class PriceSettings(_Section):
@@ -110,12 +180,16 @@ class ToolSettings(_Section):
 
 class Settings(_Section):
     """Everything a user may set. `home`: where journals and state live. `database_url`: of the effects that tools have
-    had, and of conversations (a path, sqlite:///PATH or postgresql://...); None = files in `home`.
+    had, and of conversations (a path, sqlite:///PATH or postgresql://...); None = files in `home`. `upstreams`: several
+    endpoints instead of `endpoint`; `routes`: which calls go where among them, the first that fits counts.
     """
 
     endpoint: EndpointSettings = EndpointSettings()
+    upstreams: dict[str, UpstreamSettings] = {}
+    routes: list[RouteSettings] = []
     models: ModelSettings = ModelSettings()
     limits: LimitSettings = LimitSettings()
+    budgets: BudgetSettings = BudgetSettings()
     prices: dict[str, PriceSettings] = {}
     mcp_servers: dict[str, McpServerSettings] = {}
     tools: ToolSettings = ToolSettings()
@@ -132,7 +206,7 @@ class Settings(_Section):
     @property
     def simulated(self) -> bool:
         """True when nothing says which endpoint to use, so the simulated one is."""
-        return self.endpoint.base_url is None and self.endpoint.api_key is None
+        return not self.upstreams and self.endpoint.base_url is None and self.endpoint.api_key is None
 
     def base_url(self) -> str:
         """Raises: ConfigError when it is unsafe."""
@@ -146,8 +220,7 @@ class Settings(_Section):
             if is_loopback(urlsplit(self.base_url()).hostname or ""):
                 return None
             raise ConfigError(f"no key for {self.base_url()}: set OPENAI_API_KEY, or endpoint.api_key in siafu.toml")
-        text = given.reveal() if isinstance(given, Secret) else resolve(given, "endpoint.api_key")
-        return checked_key(text, "the API key")
+        return secret_key(given, "endpoint.api_key")
 
     def model(self, role: Literal["default", "strong", "cheap"]) -> str:
         """The model for a role; one that is not set falls back on another that is, then on the endpoint's usual one.
@@ -159,6 +232,11 @@ class Settings(_Section):
         for name in order.get(role, ("cheap", "default", "strong")):
             if value := getattr(own, name):
                 return str(value)
+        if self.upstreams:
+            first = next(iter(next(iter(self.upstreams.values())).models or ()), None)
+            if first is None:
+                raise ConfigError(f"which model? Set SIAFU_MODEL, or models.{role} in siafu.toml")
+            return first
         if self.simulated:
             return "kimi-k2.5" if role == "strong" else "deepseek-v3.2"
         if self.base_url() == OPENAI:
@@ -187,6 +265,12 @@ def resolve(value: str, where: str) -> str:
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"{where} names {value[5:]}, which cannot be read: {error}") from None
     return value
+
+
+def secret_key(given: str | Secret, where: str) -> Secret:
+    """The key that a setting gives or names. Raises: ConfigError, also for a placeholder."""
+    text = given.reveal() if isinstance(given, Secret) else resolve(given, where)
+    return checked_key(text, f"the API key of {where}" if where != "endpoint.api_key" else "the API key")
 
 
 def resolved(values: Mapping[str, str], where: str) -> dict[str, str | Secret]:
@@ -229,7 +313,8 @@ def load(
 def given(
     *, config: Path | None = None, flags: Mapping[str, Any] | None = None, environ: Mapping[str, str] | None = None
 ) -> list[Given]:
-    """Every value that counts for `load`, with where it came from; of several for one place the last one wins.
+    """Every value that counts for `load`, with where it came from; of several for one place the last one wins. One
+    address from the command or SIAFU_BASE_URL takes the place of all upstreams and routes.
 
     Raises: ConfigError for a file that cannot be read or holds a secret.
     """
@@ -246,6 +331,8 @@ def given(
     for place, value in (flags or {}).items():
         if value is not None:
             found.append(Given(tuple(place.split(".")), _guarded(place, value), "the command"))
+    if any(each.name == "endpoint.base_url" and each.source in _OURS for each in found):
+        found = [each for each in found if each.place[0] not in ("upstreams", "routes")]
     return found
 
 
@@ -274,7 +361,7 @@ def _leaves(value: Any, place: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...
 def _refuse_secret(each: Given) -> None:
     texts = each.value if isinstance(each.value, list) else [each.value]
     plain = [text for text in texts if isinstance(text, str) and not refers(text)]
-    if (plain and each.name == "endpoint.api_key") or any(redact(text) != text for text in plain):
+    if (plain and each.place[-1:] in (("api_key",), ("api_keys",))) or any(redact(text) != text for text in plain):
         raise ConfigError(f'{each.name} in {each.source} must be "env:NAME" or "file:/path", never the secret itself')
 
 
@@ -297,11 +384,13 @@ def _explain(problem: Any) -> str:
     place = ".".join(str(part) for part in problem["loc"])
     if problem["type"] != "extra_forbidden":
         return f"{place}: {problem['msg'][:1].lower()}{problem['msg'][1:]}"
-    section: type[BaseModel] = Settings
+    section: Any = Settings
     for part in problem["loc"][:-1]:
-        found = section.model_fields[part].annotation if part in section.model_fields else None
-        if not (isinstance(found, type) and issubclass(found, BaseModel)):
-            return f"{place} is no setting"
-        section = found
+        if isinstance(section, type) and issubclass(section, BaseModel):
+            section = section.model_fields[part].annotation if part in section.model_fields else None
+        else:  # a table or list of them
+            section = next(iter(get_args(section)[-1:]), None)
+    if not (isinstance(section, type) and issubclass(section, BaseModel)):
+        return f"{place} is no setting"
     near = difflib.get_close_matches(str(problem["loc"][-1]), section.model_fields, n=1)
     return f"{place} is no setting" + (f"; did you mean {near[0]}?" if near else "")

@@ -1,21 +1,53 @@
-"""The money of runs while they run: reserve before sending, settle after. Exact under concurrency: nothing is awaited
-between looking at a balance and changing it.
+"""The money of runs while they run: reserve before sending, settle after. Budgets form a tree: an agent's within its
+item's, within the run's, within one that processes share. A call must fit into each that it belongs to.
+
+Exact under concurrency: nothing is awaited between looking at the balances and changing them.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Awaitable, Callable, Mapping
+from decimal import Decimal
+from typing import Literal, Protocol
 
 import msgspec
 
-from siafu.border.money import show_usd
-from siafu.errors import BudgetReached
+from siafu.border.money import show_least, show_usd
+from siafu.errors import BudgetReached, ItemBudgetReached
+
+MOST_ITEMS = 100_000  # accounts of items kept at once; as many can run at once
 
 
-class Account(msgspec.Struct):
-    """One run's money in pico-dollars. `limit`: None = no budget. `spent` includes what attempts with unknown usage
-    were charged. `unpriced`: attempts without a price; `unknown`: attempts whose usage is not known.
+class Lease(Protocol):
+    """What a budget that processes share says of the part of it that this process may spend: its account's limit."""
+
+    def over(self) -> bool:
+        """Whether the part is held no longer, so that nothing may be taken from it before it is filled."""
+        ...
+
+    def closed(self) -> bool:
+        """Whether others wait for it to be filled; whoever comes waits behind them."""
+        ...
+
+    async def fill(self, amount: int) -> None:
+        """Returns when `amount` fits into the part. Raises: BudgetReached when it never will; StoreError."""
+        ...
+
+    def freed(self) -> None:
+        """Some of the part was given back."""
+        ...
+
+    def used(self) -> tuple[int, int]:
+        """What all processes have used of the whole budget, as far as is known here, and that budget."""
+        ...
+
+
+class Account(msgspec.Struct, eq=False):
+    """Money in pico-dollars. `limit`: None = no budget. `spent` includes what attempts with unknown usage were charged.
+    `unpriced`: attempts without a price; `unknown`: attempts whose usage is not known. kind: whose budget it is. lease:
+    of an account that is a part of a budget shared by processes.
     """
 
     limit: int | None = None
@@ -24,14 +56,57 @@ class Account(msgspec.Struct):
     unpriced: int = 0
     unknown: int = 0
     allow_unpriced: bool = False
+    kind: Literal["run", "item", "agent", "shared"] = "run"
+    lease: Lease | None = None
+    waiting: deque[_Waiting] | None = None
+
+    def used(self) -> tuple[int, int] | None:
+        """What is spent or reserved, and the limit; None without one."""
+        if self.lease is not None:
+            return self.lease.used()
+        return None if self.limit is None else (self.spent + self.reserved, self.limit)
+
+
+class Hold(msgspec.Struct, frozen=True):
+    """What is set aside for one attempt, in every account of `path`."""
+
+    path: tuple[Account, ...]
+    amount: int = 0
+
+
+_Waiting = tuple[Hold, asyncio.Future[bool]]
+Earlier = Callable[[str], Awaitable[Mapping[str, int]]]
+
+
+class Rules(msgspec.Struct, frozen=True, kw_only=True):
+    """The budgets within a run, in pico-dollars, None = no limit. earlier: what the agents of an item have spent in
+    earlier sessions, by agent; None = nothing.
+    """
+
+    per_item: int | None = None
+    per_agent: int | None = None
+    earlier: Earlier | None = None
+
+
+class _Item(msgspec.Struct, eq=False):
+    account: Account
+    agents: dict[str, Account]
+
+    def idle(self) -> bool:
+        return not self.account.reserved and not self.account.waiting
 
 
 class Accounts:
-    """The accounts of all runs of this process."""
+    """The accounts of all runs of this process. `shared`: gives the account that is a part of the budget which all
+    processes share now; None = there is no such budget. owner: begins the names of this process's attempts in ledgers.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, shared: Callable[[], Account] | None = None, owner: str = "") -> None:
+        self.owner = owner
         self._accounts: dict[str, Account] = {}
-        self._waiting: dict[str, deque[tuple[int, asyncio.Future[None]]]] = {}
+        self._rules: dict[str, Rules] = {}
+        self._items: dict[tuple[str, str], _Item] = {}  # the one used longest ago first
+        self._shared = shared
 
     def of(self, run: str) -> Account:
         """The account of a run; without `set`, one without a limit."""
@@ -40,68 +115,166 @@ class Accounts:
             account = self._accounts[run] = Account()
         return account
 
-    def set(self, run: str, *, limit: int | None, spent: int = 0, allow_unpriced: bool = False) -> Account:
+    def set(
+        self,
+        run: str,
+        *,
+        limit: int | None,
+        spent: int = 0,
+        allow_unpriced: bool = False,
+        rules: Rules | None = None,
+    ) -> Account:
         """Give a run its budget; `spent`: by its earlier sessions. `allow_unpriced`: models without a price may run
-        although there is a limit; what they cost is then not counted.
+        although there is a limit; what they cost is then not counted. rules: budgets within the run.
         """
         account = self._accounts[run] = Account(limit=limit, spent=spent, allow_unpriced=allow_unpriced)
+        self._rules.pop(run, None)
+        if rules is not None and (rules.per_item is not None or rules.per_agent is not None):
+            self._rules[run] = rules
         return account
 
     def close(self, run: str) -> Account:
         """Take a finished run's account out and return it."""
+        self._rules.pop(run, None)
+        for key in [key for key in self._items if key[0] == run]:
+            del self._items[key]
         return self._accounts.pop(run, None) or Account()
 
-    async def reserve(self, run: str, amount: int) -> None:
+    def limited(self, run: str) -> bool:
+        """Whether any budget holds for the calls of a run."""
+        return self._shared is not None or run in self._rules or self.of(run).limit is not None
+
+    def pressed(self, run: str, share: Decimal, *, task: str = "", agent: str = "") -> bool:
+        """Whether `share` of a budget that a call belongs to is used: spent, or reserved by others."""
+        used = [account.used() for account in self._known(run, task, agent)]
+        return any(each is not None and each[0] >= share * each[1] for each in used)
+
+    async def reserve(self, run: str, amount: int, *, task: str = "", agent: str = "") -> Hold:
         """Set `amount` aside. While it only fits once other calls return what they reserved, wait for them, first come
         first served.
 
-        Raises: BudgetReached when it does not fit in what is left of the budget. Cancelling reserves nothing.
+        Raises: BudgetReached when it does not fit in what is left of the run's or the shared budget, ItemBudgetReached
+        for that of the item or the agent; StoreError. Cancelling reserves nothing.
         """
-        account = self.of(run)
-        queue = self._waiting.get(run)
-        if not queue and _take(run, account, amount):
-            return
-        queue = self._waiting.setdefault(run, deque())
-        entry = (amount, asyncio.get_running_loop().create_future())
-        queue.append(entry)
+        if run in self._rules:
+            await self._open_item(run, task)
+        hold = Hold(self._known(run, task, agent), amount)
+        while True:
+            blocked = next((each for each in hold.path if _crowded(each)), None) or _take(hold)
+            if blocked is None:
+                return hold
+            if blocked.lease is not None:
+                await blocked.lease.fill(amount)
+                blocked = _take(hold)
+                if blocked is None:
+                    return hold
+            elif await self._turn(blocked, hold):
+                return hold
+
+    def unreserved(self, run: str, *, task: str = "", agent: str = "") -> Hold:
+        """For an attempt whose cost nobody can tell before: nothing is set aside."""
+        return Hold(self._known(run, task, agent))
+
+    def settle(self, hold: Hold, cost: int) -> None:
+        """Replace a reservation by the cost."""
+        for account in hold.path:
+            account.reserved -= hold.amount
+            account.spent += cost
+        for account in hold.path:
+            if account.waiting:
+                _wake(account)
+            if account.lease is not None:
+                account.lease.freed()
+
+    async def _turn(self, account: Account, hold: Hold) -> bool:
+        """Wait behind others for `account`; True when `hold` was taken, False when to look again."""
+        if account.waiting is None:
+            account.waiting = deque()
+        future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        account.waiting.append((hold, future))
         try:
-            await entry[1]
+            return await future
         except asyncio.CancelledError:
-            future = entry[1]
-            if not future.cancelled() and future.exception() is None:  # given and cancelled in the same moment
-                account.reserved -= amount
-            self._wake(run, account)
+            if not future.cancelled() and future.exception() is None and future.result():  # given in the same moment
+                self.settle(hold, 0)
+            _wake(account)
             raise
 
-    def settle(self, run: str, reserved: int, cost: int) -> None:
-        """Replace a reservation by the cost."""
-        account = self.of(run)
-        account.reserved -= reserved
-        account.spent += cost
-        self._wake(run, account)
+    def _known(self, run: str, task: str, agent: str) -> tuple[Account, ...]:
+        """The accounts of a call, the innermost first."""
+        path: tuple[Account, ...] = (self.of(run),)
+        if self._shared is not None:
+            path = (*path, self._shared())
+        item = self._items.get((run, task)) if run in self._rules else None
+        if item is None:
+            return path
+        limit = self._rules[run].per_agent
+        if limit is None:
+            return (item.account, *path)
+        return (item.agents.setdefault(agent, Account(limit=limit, kind="agent")), item.account, *path)
 
-    def _wake(self, run: str, account: Account) -> None:
-        queue = self._waiting.get(run)
-        while queue:
-            amount, future = queue[0]
-            if not future.done():
-                try:
-                    if not _take(run, account, amount):
-                        return
-                    future.set_result(None)
-                except BudgetReached as error:
-                    future.set_exception(error)
-            queue.popleft()
-        self._waiting.pop(run, None)
+    async def _open_item(self, run: str, task: str) -> None:
+        """Have the item's account at hand."""
+        key, rules = (run, task), self._rules[run]
+        if key not in self._items:
+            before = {} if rules.earlier is None else await rules.earlier(task)
+            agents = {name: Account(limit=rules.per_agent, spent=cost, kind="agent") for name, cost in before.items()}
+            account = Account(limit=rules.per_item, spent=sum(before.values()), kind="item")
+            self._items.setdefault(key, _Item(account, agents))
+            if len(self._items) > MOST_ITEMS:
+                del self._items[next(key for key, item in self._items.items() if item.idle())]
+        self._items[key] = self._items.pop(key)
 
 
-def _take(run: str, account: Account, amount: int) -> bool:
-    if account.limit is not None and account.spent + account.reserved + amount > account.limit:
-        if account.spent + amount > account.limit:
-            raise BudgetReached(
-                f"the budget of {show_usd(account.limit)} is reached: {show_usd(account.spent)} are spent and the next "
-                f"call could cost {show_usd(amount)}; raise the budget, or lower max_tokens"
-            )
-        return False
-    account.reserved += amount
-    return True
+def _crowded(account: Account) -> bool:
+    return bool(account.waiting) or (account.lease is not None and account.lease.closed())
+
+
+def _take(hold: Hold) -> Account | None:
+    """Set the amount aside in the whole path, or nowhere: then the first account that lacks room for now.
+
+    Raises: BudgetReached, ItemBudgetReached when it never will have it.
+    """
+    blocked, amount = None, hold.amount
+    for account in hold.path:
+        if account.lease is not None:
+            short = account.lease.over() or not _fits(account, account.reserved + amount)
+        else:
+            if not _fits(account, amount):
+                raise _reached(account, amount)
+            short = not _fits(account, account.reserved + amount)
+        if short and blocked is None:
+            blocked = account
+    if blocked is None:
+        for account in hold.path:
+            account.reserved += amount
+    return blocked
+
+
+def _fits(account: Account, amount: int) -> bool:
+    return account.limit is None or account.spent + amount <= account.limit
+
+
+def _wake(account: Account) -> None:
+    queue = account.waiting
+    while queue:
+        hold, future = queue[0]
+        if not future.done():
+            try:
+                blocked = _take(hold)
+                if blocked is account:
+                    return
+                future.set_result(blocked is None)
+            except (BudgetReached, ItemBudgetReached) as error:
+                future.set_exception(error)
+        queue.popleft()
+
+
+def _reached(account: Account, amount: int) -> BudgetReached | ItemBudgetReached:
+    said = (
+        f"{show_usd(account.limit)} is reached: {show_usd(account.spent)} are spent and the next call could cost "
+        f"{show_usd(amount)}; raise the budget to at least {show_least(account.spent + amount)}, or lower max_tokens"
+    )
+    if account.kind == "run":
+        return BudgetReached(f"the budget of {said}", needs_pico=amount)
+    return ItemBudgetReached(f"the {account.kind}'s own budget of {said}")

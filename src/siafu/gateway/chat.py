@@ -18,6 +18,8 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
     """One request to `/chat/completions`. `None` = not sent. `max_tokens`: tokens of output.
 
     `extra`: further body fields, sent untouched (a field named like one of ours is refused by the transport).
+    `given`: fields of ours as `msgspec.Raw`, sent byte for byte instead of what stands here. `keep_raw`: the answer and
+    its deltas hold the upstream's own bytes too. Both are for passing on what somebody else asked.
     """
 
     model: str
@@ -29,6 +31,8 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
     max_tokens: int | None = None
     stream: bool = False
     extra: Mapping[str, Any] = {}
+    given: Mapping[str, Any] = {}
+    keep_raw: bool = False
 
     def body(self) -> dict[str, Any]:
         """The JSON body, without `None`s, in a fixed key order (a stable prefix for prompt caches)."""
@@ -43,6 +47,8 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
         if self.stream:
             body["stream"] = True
             body["stream_options"] = {"include_usage": True}
+        if self.given:
+            body.update(self.given)
         if self.extra:
             body.update(self.extra)
         return body
@@ -82,7 +88,9 @@ class ChatAnswer(msgspec.Struct, frozen=True, kw_only=True):
     `message`: the assistant's message as it came (with `reasoning_content` and other unknown fields; tool-call ids
     made unique), to be replayed verbatim. `content`: its text, None when there is none. `finish_reason`: stop,
     length, tool_calls, content_filter or the upstream's own word. `usage`: None = the upstream did not say.
-    `model`: the model that answered, as the upstream names it. `usd_pico`: None = unknown.
+    `model`: the model that answered, as the upstream names it. `usd_pico`: None = unknown. `instead_of`: the model that
+    was wanted, when a cheaper one was asked to keep a budget. `raw`: the body as it came, when the request asked to
+    keep it and the answer was not streamed.
     """
 
     message: Mapping[str, Any]
@@ -94,6 +102,8 @@ class ChatAnswer(msgspec.Struct, frozen=True, kw_only=True):
     id: str = ""
     usd_pico: int | None = None
     attempts: int = 1
+    instead_of: str = ""
+    raw: bytes | None = None
 
     @property
     def text(self) -> str:

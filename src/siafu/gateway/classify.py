@@ -65,11 +65,14 @@ _WORDS = {
 
 
 class Detail(msgspec.Struct, frozen=True, kw_only=True):
-    """What an error object says. `words`: its code, type and status. `number`: a code that is one."""
+    """What an error object says. `words`: its code, type and status. `number`: a code that is one. `param`: the field
+    of the request that it names.
+    """
 
     text: str = ""
     words: tuple[str, ...] = ()
     number: int | None = None
+    param: str | None = None
 
 
 def classify(status: int, headers: Mapping[str, str], body: bytes, *, wall: float) -> ModelError:
@@ -102,7 +105,8 @@ def error_detail(value: Any) -> Detail | None:
     if text is None and not words:
         return None
     number = next((int(word) for word in words if word.isascii() and word.isdigit() and len(word) < 6), None)
-    return Detail(text=_said(text), words=words, number=number)
+    param = found.get("param")
+    return Detail(text=_said(text), words=words, number=number, param=param if isinstance(param, str) else None)
 
 
 def judge(status: int, detail: Detail, *, wait: float | None = None) -> ModelError:
@@ -115,7 +119,8 @@ def judge(status: int, detail: Detail, *, wait: float | None = None) -> ModelErr
     kind, message = _verdict(meant, detail.words, name, text)
     if wait is not None and kind in (RateLimited, Overloaded):
         message += f" (it asks to wait {wait:,.1f} s)"
-    return kind(message, status=status, provider_code=code, wait=wait)
+    param = None if detail.param is None else preview(redact(detail.param[:1000]), 100)
+    return kind(message, status=status, provider_code=code, param=param, wait=wait)
 
 
 def _verdict(meant: int, words: tuple[str, ...], name: str, text: str) -> tuple[type[ModelError], str]:

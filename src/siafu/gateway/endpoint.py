@@ -18,10 +18,13 @@ Outcome = Literal["completed", "failed", "abandoned"]
 
 
 class Delta(msgspec.Struct, frozen=True, kw_only=True):
-    """A piece of a streamed answer: text of the answer, text of the reasoning."""
+    """A piece of a streamed answer: text of the answer, text of the reasoning. `data`: the whole event as it came, when
+    the request asked to keep it; then there is a delta for each event.
+    """
 
     content: str = ""
     reasoning: str = ""
+    data: bytes = b""
 
 
 class End(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,12 +66,16 @@ class Reply(Protocol):
 
 
 class ReplyHead(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known before the body. `headers`: lower-case names. `upstream`: its configured name."""
+    """What is known before the body. `headers`: lower-case names. `upstream`: its configured name. `began`: when the
+    request that is answered was sent (monotonic seconds). `attempts`: it, and those before it for the same step.
+    """
 
     status: int = 200
     upstream: str = ""
     request_id: str | None = None
     headers: dict[str, str] = {}
+    began: float = 0.0
+    attempts: int = 1
 
 
 class Endpoint(Protocol):
@@ -91,6 +98,10 @@ class PlainReply:
         self._answer = answer
         self._end = End(outcome="completed", answer=answer, seconds=seconds)
 
+    @property
+    def seconds(self) -> float:
+        return self._end.seconds
+
     async def deltas(self) -> AsyncIterator[Delta]:
         yield Delta(content=self._answer.text, reasoning=_reasoning(self._answer.message))
 
@@ -102,6 +113,33 @@ class PlainReply:
 
     async def aclose(self) -> None:
         return None
+
+
+class ToldReply:
+    """A streamed reply whose answer `change` completes. Deltas are the transport's own."""
+
+    __slots__ = ("_change", "_inner", "head")
+
+    def __init__(self, inner: Reply, change: Callable[[ChatAnswer], ChatAnswer]) -> None:
+        self._inner = inner
+        self._change = change
+        self.head = inner.head
+
+    def deltas(self) -> AsyncIterator[Delta]:
+        return self._inner.deltas()
+
+    async def message(self) -> ChatAnswer:
+        return self._change(await self._inner.message())
+
+    def on_end(self, callback: EndCallback) -> None:
+        def told(end: End) -> None:
+            changed = None if end.answer is None else self._change(end.answer)
+            callback(msgspec.structs.replace(end, answer=changed))
+
+        self._inner.on_end(told)
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
 
 
 def _reasoning(message: Any) -> str:

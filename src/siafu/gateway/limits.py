@@ -10,11 +10,12 @@ import asyncio
 import heapq
 import itertools
 import math
+from collections.abc import Callable
 from random import Random
 
 import msgspec
 
-from siafu.errors import ConfigError, DeadlineReached, Overloaded, RateLimited
+from siafu.errors import ConfigError, DeadlineReached, ModelError, Overloaded, RateLimited
 from siafu.gateway.chat import ChatRequest
 from siafu.gateway.endpoint import End, Endpoint, Reply
 from siafu.observe.calls import CallContext
@@ -89,6 +90,10 @@ class Limited:
         self._throttle.accepted(sent_at, self._clock.now())
         reply.on_end(lambda end: self._ended(end, sent_at))
         return reply
+
+    def pause(self, now: float) -> float:
+        """Seconds until the wait that the upstream asked for is over."""
+        return max(0.0, self._throttle.paused_until - now)
 
     def _free(self, now: float) -> bool:
         return self.in_flight < self._limits.concurrency and self._throttle.ready(now) == 0.0
@@ -191,11 +196,12 @@ class Limited:
             self._throttle.refused(sent_at, now, error.wait, self._rng)
             pause = self._throttle.paused_until - now
             if pause > self._limits.max_wait:
-                self._turn_away(pause)
+                self.turn_away(lambda: self._too_long(pause))
         self._dispatch()
 
-    def _turn_away(self, pause: float) -> None:
+    def turn_away(self, error: Callable[[], ModelError]) -> None:
+        """Let all who wait here fail with an error of their own each; what is under way goes on."""
         for *_, waiter in self._queue:
             if not waiter.future.done():
-                waiter.future.set_exception(self._too_long(pause))
+                waiter.future.set_exception(error())
         self._queue.clear()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Mapping
 from typing import Literal
 
 import msgspec
@@ -25,9 +25,9 @@ from siafu.errors import (
     UnpricedModel,
     Unreachable,
 )
-from siafu.gateway.accounts import Account, Accounts
+from siafu.gateway.accounts import Accounts, Hold
 from siafu.gateway.chat import ChatAnswer, ChatRequest, Usage
-from siafu.gateway.endpoint import Delta, End, EndCallback, Endpoint, PlainReply, Reply
+from siafu.gateway.endpoint import End, Endpoint, PlainReply, Reply, ToldReply
 from siafu.gateway.pricing import Prices, Rates
 from siafu.gateway.wire import encode
 from siafu.observe.calls import CallContext
@@ -54,7 +54,7 @@ class Books(msgspec.Struct, frozen=True, kw_only=True):
 class _Attempt:
     """One physical attempt between its opening and its one settlement."""
 
-    __slots__ = ("_metered", "began", "context", "id", "model", "rates", "reserved", "sent")
+    __slots__ = ("_metered", "began", "context", "hold", "id", "model", "rates", "reserved", "sent")
 
     def __init__(self, metered: Metered, id: str, context: CallContext, model: str, rates: Rates | None) -> None:
         self._metered = metered
@@ -63,6 +63,7 @@ class _Attempt:
         self.model = model
         self.rates = rates
         self.reserved: int | None = None
+        self.hold = Hold(())
         self.sent = False
         self.began = metered.clock.now()
 
@@ -134,7 +135,7 @@ class _Attempt:
         account = accounts.of(context.run)
         account.unpriced += self.rates is None
         account.unknown += not line.usage_known
-        accounts.settle(context.run, self.reserved or 0, line.usd_pico or 0)
+        accounts.settle(self.hold, line.usd_pico or 0)
         self._metered.books.ledger.settle(line)
         self._metered.observer(
             AttemptEnded(
@@ -164,32 +165,33 @@ class Metered:
         self.upstream = upstream
         self.observer = observer
         self._inner = inner
-        self._prefix = uuid.uuid4().hex
+        self._prefix = books.accounts.owner + uuid.uuid4().hex
         self._count = 0
 
     async def open(self, request: ChatRequest, context: CallContext) -> Reply:
         """Reserve, open the ledger line, send.
 
-        Raises, before anything is sent: UnpricedModel, BudgetReached.
+        Raises, before anything is sent: UnpricedModel, BudgetReached, ItemBudgetReached.
         """
         books = self.books
         rates = books.prices.rates(request.model, self.clock.wall())
-        account = books.accounts.of(context.run)
-        request = self._bounded(request, rates, account)
+        request = self._bounded(request, rates, context.run)
         self._count += 1
         attempt = _Attempt(self, f"{self._prefix}-{self._count}", context, request.model, rates)
         output = _max_output(request)
         if rates is not None and output is not None:
             amount = rates.ceiling(len(encode(request)), output)
-            await books.accounts.reserve(context.run, amount)
+            attempt.hold = await books.accounts.reserve(context.run, amount, task=context.task, agent=context.agent)
             attempt.reserved = amount
+        else:
+            attempt.hold = books.accounts.unreserved(context.run, task=context.task, agent=context.agent)
         try:
             await books.ledger.open(self._opened(attempt))
         except asyncio.CancelledError as error:  # the line may have been written
             attempt.ended(End(outcome="abandoned", error=error))
             raise
         except BaseException:
-            books.accounts.settle(context.run, attempt.reserved or 0, 0)
+            books.accounts.settle(attempt.hold, 0)
             raise
         attempt.sent, attempt.began = True, self.clock.now()
         try:
@@ -202,14 +204,14 @@ class Metered:
             attempt.answered(answer)
             return PlainReply(answer, reply.head, self.clock.now() - attempt.began)
         reply.on_end(attempt.ended)
-        return _PricedReply(reply, attempt.priced)
+        return ToldReply(reply, attempt.priced)
 
-    def _bounded(self, request: ChatRequest, rates: Rates | None, account: Account) -> ChatRequest:
+    def _bounded(self, request: ChatRequest, rates: Rates | None, run: str) -> ChatRequest:
         """The request with a maximum of output, when there is a budget to keep."""
-        if account.limit is None:
+        if not self.books.accounts.limited(run):
             return request
         if rates is None:
-            if account.allow_unpriced:
+            if self.books.accounts.of(run).allow_unpriced:
                 return request
             raise UnpricedModel(
                 f"there is a budget, but no price for exactly the model {request.model!r}: nothing was sent; check the "
@@ -236,33 +238,6 @@ class Metered:
         )
 
 
-class _PricedReply:
-    """A streamed reply whose answer carries its cost. Deltas are the transport's own."""
-
-    __slots__ = ("_inner", "_priced", "head")
-
-    def __init__(self, inner: Reply, priced: Callable[[ChatAnswer], ChatAnswer]) -> None:
-        self._inner = inner
-        self._priced = priced
-        self.head = inner.head
-
-    def deltas(self) -> AsyncIterator[Delta]:
-        return self._inner.deltas()
-
-    async def message(self) -> ChatAnswer:
-        return self._priced(await self._inner.message())
-
-    def on_end(self, callback: EndCallback) -> None:
-        def told(end: End) -> None:
-            priced = None if end.answer is None else self._priced(end.answer)
-            callback(msgspec.structs.replace(end, answer=priced))
-
-        self._inner.on_end(told)
-
-    async def aclose(self) -> None:
-        await self._inner.aclose()
-
-
 class MemoryLedger:
     """A ledger for runs without a store: keeps the open lines and totals, not the settled lines."""
 
@@ -278,6 +253,9 @@ class MemoryLedger:
         if self.lines.pop(line.attempt, None) is not None:
             self.settled += 1
             self.usd_pico += line.usd_pico or 0
+
+    async def spent_on(self, task: str) -> Mapping[str, int]:
+        return {}
 
 
 def _max_output(request: ChatRequest) -> int | None:

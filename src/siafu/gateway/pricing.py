@@ -59,13 +59,13 @@ class Rates(msgspec.Struct, frozen=True, kw_only=True):
     source: str
     date: str = ""
 
-    def cost(self, usage: Usage) -> int:
-        """Pico-dollars of an answer. Cached and written tokens are parts of the input and leave it before it is
-        multiplied; reasoning tokens are parts of the output.
+    def cost(self, usage: Usage, calls: int = 1) -> int:
+        """Pico-dollars of an answer, or of `calls` answers alike whose sums `usage` holds. Cached and written tokens
+        are parts of the input and leave it before it is multiplied; reasoning tokens are parts of the output.
         """
         tier = self.tiers[0]
         for higher in self.tiers[1:]:
-            if usage.input > higher.above:
+            if usage.input > higher.above * calls:
                 tier = higher
         fresh = usage.input - usage.cached - usage.cache_write
         cost = (
@@ -74,7 +74,7 @@ class Rates(msgspec.Struct, frozen=True, kw_only=True):
             + usage.cache_write * tier.cache_write
             + usage.output * tier.output
         )
-        return min(cost, MOST)  # an upstream may report any number of tokens
+        return min(cost, MOST * calls)  # an upstream may report any number of tokens
 
     def ceiling(self, input_tokens: int, output_tokens: int) -> int:
         """The most that a call with at most so many tokens can cost."""

@@ -1,8 +1,9 @@
 """Asking again: the one place in the program that repeats a model call.
 
 Two kinds of failure. A fault (5xx, cut, malformed, timeout) costs one of the attempts of the step and is paid from
-the retry budget. A refusal for now (429, overloaded) is admission: the limiter holds everybody back, and the call
-asks again with its place kept, bounded by its deadline and by `patience`.
+the retry budget; with an empty one only another upstream or model is still asked, which had no try yet. A refusal for
+now (429, overloaded) is admission: the limiter holds everybody back, and the call asks again with its place kept,
+bounded by its deadline and by `patience`.
 """
 
 from __future__ import annotations
@@ -55,19 +56,21 @@ class Progress(msgspec.Struct):
     def next_wait(self, error: ModelError, rules: RetryRules, now: float, rng: Random) -> float | None:
         """Seconds to wait before asking again after `error`; None = give up. Counts the error.
 
-        For a refusal for now it is 0: the limiter waits.
+        For a refusal for now it is 0: the limiter waits. Also when another upstream or key takes the call.
         """
         kind = kind_of(error)
-        if kind == "final" or (error.wait is not None and error.wait > rules.max_wait):
+        if not error.elsewhere and (kind == "final" or (error.wait is not None and error.wait > rules.max_wait)):
             return None
+        if kind == "final":
+            return 0.0
         if kind == "admission":
             self.unsure += ambiguous_quota(error.provider_code)
             waited_out = now - self.began > rules.patience or self.unsure >= rules.quota_tries
-            return None if waited_out else 0.0
+            return None if waited_out and not error.elsewhere else 0.0
         self.faults += 1
         if self.faults >= rules.attempts:
             return None
-        return max(full_jitter(self.faults, rng), error.wait or 0.0)
+        return 0.0 if error.elsewhere else max(full_jitter(self.faults, rng), error.wait or 0.0)
 
 
 class Retrying:
@@ -103,7 +106,10 @@ class Retrying:
                     if last is error:
                         raise
                     raise last from error
-            context = msgspec.structs.replace(context, attempts=sent, since=progress.began)
+                tried = context.tried
+                if error.tried is not None and kind_of(error) != "admission":
+                    tried = (*tried, error.tried)
+            context = msgspec.structs.replace(context, attempts=sent, since=progress.began, tried=tried)
             if wait:
                 self._observer(
                     Waited(run=context.run, task=context.task, upstream=self._upstream, reason="backoff", seconds=wait)
@@ -113,7 +119,10 @@ class Retrying:
     def _may_repeat(self, error: ModelError, context: CallContext, at: float) -> bool:
         if context.deadline is not None and at >= context.deadline:
             return False
-        return kind_of(error) == "admission" or self._allowance.spend()
+        if kind_of(error) != "fault":
+            return True
+        paid = self._allowance.spend()  # also by who need not pay, so that those who must see what has been repeated
+        return paid or error.elsewhere
 
     def _last_word(self, error: ModelError, progress: Progress) -> ModelError:
         """The error to raise: a refusal that kept naming a quota is told as one."""

@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import io
-import urllib.request
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextvars import ContextVar
 from typing import Any
-from urllib.parse import urlsplit
 
 import aiohttp
 import msgspec
@@ -20,10 +18,8 @@ import msgspec
 from siafu import __version__
 from siafu.border.secrets import Secret, redact
 from siafu.border.text import preview
-from siafu.border.urls import checked_base_url, is_loopback
 from siafu.errors import (
     CallTimeout,
-    ConfigError,
     DeadlineReached,
     MalformedReply,
     ModelError,
@@ -32,58 +28,21 @@ from siafu.errors import (
     Unreachable,
     UpstreamFault,
 )
-from siafu.gateway.chat import MAX_ANSWER_BYTES, ChatAnswer, ChatRequest
+from siafu.gateway.chat import ChatAnswer, ChatRequest
 from siafu.gateway.classify import MAX_ERROR_BODY, classify, malformed
 from siafu.gateway.endpoint import Delta, End, EndCallback, Outcome, PlainReply, Reply, ReplyHead
 from siafu.gateway.probe import Offer, clock_ahead, parse_models
 from siafu.gateway.stream import Assembler, SseDecoder
+from siafu.gateway.upstream import Upstream
 from siafu.gateway.wire import OWN_FIELDS, encode, parse_answer
 from siafu.observe.calls import CallContext
 from siafu.pace.clock import Clock
 
-_OWN_HEADERS = {"authorization", "content-type", "content-length", "host", "transfer-encoding", "x-siafu-attempt"}
 _LARGE = 2**20  # bytes; the library wants larger bodies as files
 _AT_ONCE = 1.0  # seconds within which a connection fails that the server had closed before the request came
 _LIST_SECONDS = 10.0  # for a list of models
+_SILENT = Delta()
 _LINGER = 0.25  # seconds to wait for the end of a stream after its last event, so that its connection can be kept
-
-
-class Timeouts(msgspec.Struct, frozen=True, kw_only=True):
-    """Seconds. `connect`: until the connection is made. `first_byte`: from then until the answer begins; None = for a
-    plain call the total, for a stream as `idle`. `idle`: between two pieces of an answer. `total`: for the whole.
-    """
-
-    connect: float = 5.0
-    first_byte: float | None = None
-    idle: float = 60.0
-    total: float = 600.0
-
-    def __post_init__(self) -> None:
-        if min(self.connect, self.first_byte or 1.0, self.idle, self.total) <= 0:
-            raise ConfigError("timeouts are numbers of seconds above 0")
-
-
-class Upstream(msgspec.Struct, frozen=True, kw_only=True):
-    """One place where models are called. `base_url`: such as `https://host/v1`. `headers`: sent with each request.
-
-    The proxy comes from `HTTPS_PROXY`, `NO_PROXY` and the like, certificates from `SSL_CERT_FILE`.
-    """
-
-    name: str
-    base_url: str
-    key: Secret | None = None
-    headers: Mapping[str, str | Secret] = {}
-    timeouts: Timeouts = Timeouts()
-    max_answer_bytes: int = MAX_ANSWER_BYTES
-
-    def __post_init__(self) -> None:
-        checked_base_url(self.base_url, f"the base URL of {self.name}")
-        for name, value in self.headers.items():
-            text = value.reveal() if isinstance(value, Secret) else value
-            if name.lower() in _OWN_HEADERS:
-                raise ConfigError(f"the header {name!r} of {self.name} is set by siafu itself")
-            if not (name + text).isascii() or not (name + text).isprintable():
-                raise ConfigError(f"the header {name!r} of {self.name} holds line breaks or non-ASCII characters")
 
 
 class Transport:
@@ -97,8 +56,9 @@ class Transport:
     def __init__(self, upstream: Upstream, clock: Clock) -> None:
         self._upstream = upstream
         self._clock = clock
-        self._url = upstream.base_url.rstrip("/") + "/chat/completions"
-        self._proxy = _proxy_for(self._url)
+        self._url = upstream.url("/chat/completions")
+        self._proxy = upstream.proxy_for(self._url)
+        self._trusted = upstream.trusted()
         self._sessions: dict[asyncio.AbstractEventLoop, tuple[aiohttp.ClientSession, AsyncGenerator[None]]] = {}
 
     async def open(self, request: ChatRequest, context: CallContext) -> Reply:
@@ -120,10 +80,18 @@ class Transport:
         left = limit if context.deadline is None else context.deadline - began
         if left <= 0:
             raise DeadlineReached("the time for this call was over before it was sent")
-        call = _Call(self._upstream, began, late=left < limit, stream=request.stream)
+        call = _Call(
+            self._upstream,
+            began,
+            late=left < limit,
+            stream=request.stream,
+            keep_raw=request.keep_raw,
+            attempt=context.attempts + 1,
+        )
         first_byte = timeouts.first_byte or (timeouts.idle if request.stream else None)
         timeout = aiohttp.ClientTimeout(total=min(left, limit), connect=timeouts.connect, sock_read=first_byte)
         response: aiohttp.ClientResponse | None = None
+        lost: Exception | None = None  # on a kept connection: nobody knows whether the request arrived
         while response is None:
             sent, connection = self._clock.now(), _Connection()
             _connection.set(connection)
@@ -131,14 +99,15 @@ class Transport:
                 response = await session.post(
                     self._url,
                     data=data if len(data) <= _LARGE else io.BytesIO(data),
-                    headers={"x-siafu-attempt": str(context.attempts + 1)},
+                    headers={"x-siafu-attempt": str(call.attempt)},
                     allow_redirects=False,
                     proxy=self._proxy,
                     timeout=timeout,
                 )
             except (aiohttp.ClientError, OSError) as error:
                 if not (connection.used and _was_closed(error) and self._clock.now() - sent < _AT_ONCE):
-                    raise call.translate(error, began=False) from None
+                    raise call.translate(lost or error, began=False) from None
+                lost = error
         try:
             return await self._receive(response, call)
         except (aiohttp.ClientError, OSError) as error:
@@ -158,7 +127,7 @@ class Transport:
         limits = msgspec.structs.replace(self._upstream.timeouts, total=_LIST_SECONDS)
         upstream = msgspec.structs.replace(self._upstream, timeouts=limits)
         call = _Call(upstream, self._clock.now(), late=False, stream=False)
-        url = upstream.base_url.rstrip("/") + "/models"
+        url = upstream.url("/models")
         timeout = aiohttp.ClientTimeout(total=limits.total, connect=limits.connect)
         try:
             async with session.get(url, allow_redirects=False, proxy=self._proxy, timeout=timeout) as response:
@@ -191,6 +160,8 @@ class Transport:
             upstream=self._upstream.name,
             request_id=headers.get("x-request-id"),
             headers=headers,
+            began=call.began,
+            attempts=call.attempt,
         )
         content_type = headers.get("content-type", "")
         if response.status != 200:
@@ -204,6 +175,8 @@ class Transport:
             return reply
         body = await _read(response, self._upstream.max_answer_bytes, cut=False)
         answer = parse_answer(body, content_type=content_type, max_bytes=self._upstream.max_answer_bytes)
+        if call.keep_raw:
+            answer = msgspec.structs.replace(answer, raw=body)
         return PlainReply(answer, head, self._clock.now() - call.began)
 
     async def _new_session(self) -> aiohttp.ClientSession:
@@ -213,7 +186,7 @@ class Transport:
         for loop in [loop for loop in self._sessions if loop.is_closed()]:
             del self._sessions[loop]
         session = aiohttp.ClientSession(
-            connector=_Connector(limit=0, ttl_dns_cache=300),
+            connector=_Connector(limit=0, ttl_dns_cache=300, ssl=self._trusted),
             cookie_jar=aiohttp.DummyCookieJar(),
             headers=self._headers(),
         )
@@ -228,7 +201,8 @@ class Transport:
         for name, value in upstream.headers.items():
             headers[name] = value.reveal() if isinstance(value, Secret) else value
         if upstream.key is not None:
-            headers["Authorization"] = f"Bearer {upstream.key.reveal()}"
+            bearer = "Bearer " if upstream.key_header.lower() == "authorization" else ""
+            headers[upstream.key_header] = f"{bearer}{upstream.key.reveal()}"
         return headers
 
 
@@ -327,6 +301,8 @@ class StreamReply:
                 delta = self._assembler.feed(event)
                 if self._assembler.begun and self._first_token is None:
                     self._first_token = self._clock.now() - self._call.began
+                if self._call.keep_raw and not self._assembler.done:
+                    delta = msgspec.structs.replace(delta or _SILENT, data=event[1])
                 if delta is not None:
                     self._ready.append(delta)
             if self._assembler.done or not chunk:
@@ -383,13 +359,17 @@ class StreamReply:
 class _Call:
     """What is known of a request while its answer is on the way. `late`: the deadline comes before the total limit."""
 
-    __slots__ = ("began", "late", "stream", "upstream")
+    __slots__ = ("attempt", "began", "keep_raw", "late", "stream", "upstream")
 
-    def __init__(self, upstream: Upstream, began: float, *, late: bool, stream: bool) -> None:
+    def __init__(
+        self, upstream: Upstream, began: float, *, late: bool, stream: bool, keep_raw: bool = False, attempt: int = 1
+    ) -> None:
         self.upstream = upstream
         self.began = began
         self.late = late
         self.stream = stream
+        self.keep_raw = keep_raw
+        self.attempt = attempt
 
     def translate(self, error: BaseException, *, began: bool) -> ModelError | DeadlineReached:
         """Our error for one of the HTTP library's. `began`: the answer had begun."""
@@ -454,12 +434,3 @@ async def _read(response: aiohttp.ClientResponse, limit: int, *, cut: bool) -> b
                 raise malformed(f"it is larger than {limit:,} bytes", status=response.status)
             break
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)[: limit + 1]
-
-
-def _proxy_for(url: str) -> str | None:
-    """The proxy that the environment names for a URL; none for this machine itself."""
-    parts = urlsplit(url)
-    host = parts.hostname or ""
-    if is_loopback(host) or urllib.request.proxy_bypass(f"{host}:{parts.port}" if parts.port else host):
-        return None
-    return urllib.request.getproxies().get(parts.scheme)

@@ -7,17 +7,21 @@ from typing import Any
 
 import msgspec
 
+from siafu.errors import Tried
+
 
 class CallContext(msgspec.Struct, frozen=True, kw_only=True):
     """Labels and limits of one call. The gateway reads run, task, agent and role as opaque account labels.
 
-    run, task: the run and the item this call belongs to. agent, role: who asks. tenant, user: for whom.
+    run, task: the run and the item this call belongs to. agent, role: who asks. tenant, user: for whom. category: what
+    it is about, for rules that route by it.
     step: the logical step (`path#seq` in the journal); all physical attempts of a step share it.
     deadline: on the monotonic clock, seconds; None = no deadline.
     attempts: physical attempts already made at this step by an earlier delivery.
     priority: 1 (first) to 3 (last).
     since: when this call first asked for admission (monotonic seconds), so that one that was refused and asks again
     keeps its place; None = now. Only the gateway sets it.
+    tried: where this call has failed. Only the gateway sets it.
     identity: a token that proves `user` to tools configured for it; never sent to models.
     effect_key: names this effect to a tool that does it once a key: the same for every attempt, "" = none.
     bound: arguments that trusted code gives to a tool beside those of the model.
@@ -29,11 +33,13 @@ class CallContext(msgspec.Struct, frozen=True, kw_only=True):
     role: str = ""
     tenant: str = ""
     user: str = ""
+    category: str = ""
     step: str = ""
     deadline: float | None = None
     attempts: int = 0
     priority: int = 2
     since: float | None = None
+    tried: tuple[Tried, ...] = ()
     identity: str | None = None
     effect_key: str = ""
     bound: Mapping[str, Any] = {}

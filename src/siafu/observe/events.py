@@ -41,6 +41,42 @@ class Waited(Event, frozen=True, kw_only=True):
     seconds: float = 0.0
 
 
+class Rerouted(Event, frozen=True, kw_only=True):
+    """A call goes to another lane or model than the one it wanted first. `lane`: where it goes."""
+
+    task: str = ""
+    wanted: str = ""
+    model: str = ""
+    lane: str = ""
+
+
+class LaneClosed(Event, frozen=True, kw_only=True):
+    """An upstream, or one of its keys, takes no calls for now. `model`: only of this one; empty = of all.
+
+    `reason`: access_refused (until the key is changed), quota_exhausted (for a while), else the code of the faults that
+    came one after the other (it is tried now and then).
+    """
+
+    lane: str = ""
+    model: str = ""
+    reason: str = ""
+
+
+class LaneOpened(Event, frozen=True, kw_only=True):
+    """An upstream that failed again and again has answered."""
+
+    lane: str = ""
+    model: str = ""
+
+
+class CheaperModel(Event, frozen=True, kw_only=True):
+    """A budget is nearly used: calls for `model` go to `instead`, from this one on. Told once a run and model."""
+
+    task: str = ""
+    model: str = ""
+    instead: str = ""
+
+
 class ToolCalled(Event, frozen=True, kw_only=True):
     task: str = ""
     role: str = ""

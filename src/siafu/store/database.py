@@ -27,11 +27,12 @@ import os
 import random
 import re
 import sqlite3
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
-from functools import lru_cache
+from functools import lru_cache, partial
 from math import isnan
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypeVar, cast
@@ -42,7 +43,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError, SQLAlche
 
 from siafu.border.secrets import redact
 from siafu.border.text import clean, preview
-from siafu.errors import ConfigError, Conflict, StoreError
+from siafu.errors import ConfigError, Conflict, StoreError, StoreLocked
 from siafu.store.faults import store_error
 
 Dialect = Literal["sqlite", "postgresql"]
@@ -50,6 +51,7 @@ Value: TypeAlias = str | int | float | bytes | None
 T = TypeVar("T")
 
 WAIT_SECONDS = 10.0  # for a lock, for a free connection, for the server to answer a new connection
+LEAST_WAIT = 0.25  # for a lock, by what has waited long for its turn; unless the one before it has waited in vain
 ATTEMPTS = 6  # of a transaction that the database ended in favour of another
 POSTGRESQL_THREADS = 8
 
@@ -78,6 +80,12 @@ _SESSION = f"""SELECT set_config('lock_timeout', '{WAIT_SECONDS:.0f}s', false),
 
 _WRONG_TYPE = {3091, sqlite3.SQLITE_MISMATCH}  # 3091: SQLITE_CONSTRAINT_DATATYPE, which Python does not name
 _REPEATABLE = {"40001", "40P01"}  # serialization failure, deadlock
+_LOCKED = "55P03"
+_THERE: dict[Dialect, str] = {  # whether the table of applied versions is
+    "sqlite": "EXISTS (SELECT 1 FROM sqlite_schema WHERE name = 'siafu_schema')",
+    "postgresql": "to_regclass('siafu_schema') IS NOT NULL",
+}
+_NEWER = " was written by a newer version: update siafu, or choose another database"
 _AGAIN = "; then run the same command again: everything confirmed so far is kept"
 _ADVICE = {  # the longest prefix of the SQLSTATE counts
     "": "the statement was refused",
@@ -88,7 +96,7 @@ _ADVICE = {  # the longest prefix of the SQLSTATE counts
     "25006": "it is read-only: give the address of the primary server",
     "42501": "the user lacks a right: let it create tables, or let its owner open the database once",
     "53": "PostgreSQL lacks room (disk, memory or connections)" + _AGAIN,
-    "55P03": "another transaction held a row for too long: look for one that hangs" + _AGAIN,
+    _LOCKED: "another transaction held a row for too long: look for one that hangs" + _AGAIN,
     "57P": "PostgreSQL is stopping or starting: wait for it" + _AGAIN,
 }  # fmt: skip
 
@@ -110,30 +118,35 @@ class Database:
 
     def __init__(self, url: str | Path, migrations: Sequence[Sequence[str]], *, what: str, schema: str) -> None:
         place = _place(url, what)
+        self._where = _called(place, what)
         if isinstance(place, Path):
-            self.dialect, self._where = "sqlite", f"{what} {place}"
+            self.dialect = "sqlite"
             _make_file(place, self._where)
-            self._engine = _sqlite(place)
+            self._engine = _sqlite(place, self._patience)
         else:
-            port = f":{place.port}" if place.port else ""
-            self.dialect, self._where = "postgresql", f"{what} ({place.host or 'local'}{port}/{place.database or ''})"
+            self.dialect = "postgresql"
             self._engine = _postgresql(place, what)
         self._threads = ThreadPoolExecutor(1 if self.dialect == "sqlite" else POSTGRESQL_THREADS, "siafu-database")
         self._closed = False
+        self._waits = threading.local()  # until when the transaction of this thread waits for a lock
+        self._stuck = False  # the last one has waited in vain
         try:
             self.transact(lambda transaction: _migrate(transaction, migrations, schema, self._where))
         except BaseException:
             self.close()
             raise
 
-    def transact(self, work: Callable[[Transaction], T]) -> T:
-        """Call `work` in one transaction, in this thread; what it returns, once that is durable.
+    def transact(self, work: Callable[[Transaction], T], *, until: float | None = None) -> T:
+        """Call `work` in one transaction, in this thread; what it returns, once that is durable. until: when it stops
+        to wait for a lock, on `time.monotonic`; None = in 10 seconds.
 
         When `work` raises, nothing is kept. It is called again when the database ends the transaction in favour of
         another (PostgreSQL: a deadlock), so it does nothing but use its transaction, and begins no other.
 
-        Raises: StoreError, also when `work` swallows one that is no Conflict; what `work` raises.
+        Raises: StoreLocked when others (a process that was stopped) hold it for longer; StoreError, also when `work`
+        swallows one that is no Conflict; what `work` raises.
         """
+        self._waits.until = time.monotonic() + WAIT_SECONDS if until is None else until
         for attempt in range(1, ATTEMPTS):
             try:
                 return self._once(work)
@@ -146,21 +159,33 @@ class Database:
             raise StoreError(f"{self._where} is closed")
         try:
             with self._engine.begin() as connection:
+                if self.dialect == "postgresql" and (most := self._patience()) < (WAIT_SECONDS - 1.0) * 1000:
+                    connection.exec_driver_sql(f"SET LOCAL lock_timeout = {most}")  # else it is the session's
                 transaction = Transaction(connection, self.dialect, self._where)
                 result = work(transaction)
                 if transaction.failed is not None:
                     raise transaction.failed
+            self._stuck = False
             return result
         except SQLAlchemyError as error:  # at BEGIN or COMMIT
-            raise _told(error, self._where) from error
+            told = _told(error, self._where)
+            self._stuck = isinstance(told, StoreLocked)
+            raise told from error
 
-    async def run(self, work: Callable[[Transaction], T]) -> T:
-        """`transact` in a thread of this database.
+    def _patience(self) -> int:
+        """Milliseconds that the transaction of this thread may wait for a lock."""
+        return int(max(self._waits.until - time.monotonic(), 0.001 if self._stuck else LEAST_WAIT) * 1000)
+
+    async def run(self, work: Callable[[Transaction], T], *, seconds: float | None = None) -> T:
+        """`transact` in a thread of this database. seconds: for which a lock is waited for, together with the turn;
+        None = 10.
 
         Cancelled before it has begun, it never begins; cancelled later, it goes on to its end without the caller.
         """
+        until = time.monotonic() + min(WAIT_SECONDS, WAIT_SECONDS if seconds is None else seconds)
+        transact = partial(self.transact, work, until=until)
         try:
-            waiting = asyncio.get_running_loop().run_in_executor(self._threads, self.transact, work)
+            waiting = asyncio.get_running_loop().run_in_executor(self._threads, transact)
         except RuntimeError as error:  # the threads take no more work
             raise StoreError(f"{self._where} is closed") from error
         return await waiting
@@ -174,6 +199,36 @@ class Database:
     async def aclose(self) -> None:
         """`close` off the event loop."""
         await asyncio.to_thread(self.close)
+
+
+def look(url: str | Path, *, what: str, schema: str, versions: int) -> tuple[str, int | None]:
+    """Where the database is, and how many of its migrations it has; None = it is new. Makes and changes nothing, and
+    needs no more than the right to read. Blocks. versions: how many migrations this program knows.
+
+    Raises: as `Database`.
+    """
+    place = _place(url, what)
+    where = _called(place, what)
+    if isinstance(place, Path):
+        if not place.exists():
+            return where, None
+        _inspect(place, where)
+        to_read = f"{place.as_uri()}?mode=ro"
+        engine = create_engine("sqlite://", creator=lambda: sqlite3.connect(to_read, uri=True), hide_parameters=True)
+    else:
+        engine = _postgresql(place, what)
+    try:
+        with engine.connect() as connection:
+            reading = Transaction(connection, "sqlite" if isinstance(place, Path) else "postgresql", where)
+            found = reading.row(f"SELECT 1 WHERE {_THERE[reading.dialect]}")
+            found = found and reading.row("SELECT version FROM siafu_schema WHERE name = :name", name=schema)
+    except SQLAlchemyError as error:
+        raise _told(error, where) from error
+    finally:
+        engine.dispose()
+    if found and found["version"] > versions:
+        raise StoreError(where + _NEWER)
+    return where, found["version"] if found else None
 
 
 class Transaction:
@@ -270,6 +325,14 @@ def _place(url: str | Path, what: str) -> Path | URL:
     )
 
 
+def _called(place: Path | URL, what: str) -> str:
+    """The database in messages, without the user and password."""
+    if isinstance(place, Path):
+        return f"{what} {place}"
+    port = f":{place.port}" if place.port else ""
+    return f"{what} ({place.host or 'local'}{port}/{place.database or ''})"
+
+
 def _make_file(path: Path, where: str) -> None:
     """Make the file, for its owner alone; one that is there is only looked at."""
     try:
@@ -291,8 +354,8 @@ def _inspect(path: Path, where: str) -> None:
         raise StoreError(f"{where} is a database of another program, so it was left untouched: choose another path")
 
 
-def _sqlite(path: Path) -> Engine:
-    """One connection, which threads take in turn: SQLite has one writer at a time anyway."""
+def _sqlite(path: Path, patience: Callable[[], int]) -> Engine:
+    """One connection, which threads take in turn: SQLite has one writer at a time anyway. patience: milliseconds."""
     engine = create_engine(
         URL.create("sqlite", database=str(path)),
         connect_args={"isolation_level": None, "timeout": WAIT_SECONDS, "check_same_thread": False},
@@ -307,6 +370,7 @@ def _sqlite(path: Path) -> Engine:
         db.execute("PRAGMA recursive_triggers = ON")  # else REPLACE removes rows past the triggers of append_only
 
     def begin(connection: Connection) -> None:
+        connection.exec_driver_sql(f"PRAGMA busy_timeout = {patience()}")
         connection.exec_driver_sql("BEGIN IMMEDIATE")
 
     event.listen(engine, "connect", prepare)
@@ -356,20 +420,17 @@ def _postgresql(url: URL, what: str) -> Engine:
 
 def _migrate(transaction: Transaction, migrations: Sequence[Sequence[str]], schema: str, where: str) -> None:
     """Take the steps that the database lacks, all or none."""
-    if transaction.dialect == "sqlite":
-        there = transaction.row("SELECT 1 FROM sqlite_schema WHERE name = 'siafu_schema'") is not None
-    else:
+    if transaction.dialect == "postgresql":
         transaction.rows("SELECT pg_advisory_xact_lock(:lock)", lock=_MIGRATION_LOCK)
         (coded,) = transaction.rows("SELECT current_setting('server_encoding') AS name")
         if coded["name"] != "UTF8":
             raise ConfigError(f"{where} keeps text as {coded['name']}: create it anew with ENCODING 'UTF8'")
-        there = transaction.row("SELECT 1 WHERE to_regclass('siafu_schema') IS NOT NULL") is not None
-    if not there:
+    if transaction.row(f"SELECT 1 WHERE {_THERE[transaction.dialect]}") is None:
         transaction.change("CREATE TABLE siafu_schema (name TEXT PRIMARY KEY, version {integer} NOT NULL) {strict}")
     found = transaction.row("SELECT version FROM siafu_schema WHERE name = :name", name=schema)
     done = found["version"] if found else 0
     if done > len(migrations):
-        raise StoreError(f"{where} was written by a newer version: update siafu, or choose another database")
+        raise StoreError(where + _NEWER)
     if done == len(migrations):
         return
     for statement in itertools.chain.from_iterable(migrations[done:]):
@@ -435,4 +496,4 @@ def _told(error: SQLAlchemyError, where: str) -> StoreError:
     if not state and isinstance(error, OperationalError):
         state = "connection"
     advice = _ADVICE[max((prefix for prefix in _ADVICE if state.startswith(prefix)), key=len)]
-    return StoreError(f"{where}: {advice} ({said})")
+    return (StoreLocked if state == _LOCKED else StoreError)(f"{where}: {advice} ({said})")

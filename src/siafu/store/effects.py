@@ -52,13 +52,15 @@ class EffectStore:
     def __init__(self, database: Database) -> None:
         self.database = database
 
-    async def claim(self, ask: EffectAsk) -> Verdict:
-        """What the one who asks may do now. After a Dispatch, the effect is theirs until the lease ends.
+    async def claim(self, ask: EffectAsk, seconds: float | None = None) -> Verdict:
+        """What the one who asks may do now. After a Dispatch, the effect is theirs until the lease ends. seconds: for
+        which others are waited for that hold the database; None = its own limit.
 
-        Raises: StoreError. When cancelled, the claim may have been made; its lease ends by itself.
+        Raises: StoreLocked after that, with nothing claimed; StoreError. When cancelled, the claim may have been made;
+        its lease ends by itself.
         """
         ask = msgspec.convert({name: _clean(value) for name, value in msgspec.structs.asdict(ask).items()}, EffectAsk)
-        verdict = await self.database.run(lambda transaction: _claim(transaction, ask))
+        verdict = await self.database.run(lambda transaction: _claim(transaction, ask), seconds=seconds)
         crash_point("effect_claimed")
         return verdict
 

@@ -6,19 +6,22 @@ import sqlite3
 from pathlib import Path
 from typing import TypeVar
 
-from siafu.errors import StoreError
+from siafu.errors import StoreError, StoreLocked
 
 Fault = TypeVar("Fault", bound=BaseException)
 
 _AGAIN = "; then run the same command again: everything confirmed so far is kept"
+_LOCKED = (
+    "another program has locked it: let that go on or end it (a process that was stopped, a database browser?)" + _AGAIN
+)
 _ADVICE = {
     sqlite3.SQLITE_FULL: "the disk is full: free some space" + _AGAIN,
     sqlite3.SQLITE_IOERR: "the disk reports an error: check it" + _AGAIN,
     sqlite3.SQLITE_READONLY: "it is read-only: make the file and its folder writable" + _AGAIN,
     sqlite3.SQLITE_CANTOPEN: "it cannot be opened: check that its folder exists and that you may write there",
     sqlite3.SQLITE_PERM: "access is denied: check the permissions of the file and its folder",
-    sqlite3.SQLITE_BUSY: "another program has locked it: close that program (a database browser?)" + _AGAIN,
-    sqlite3.SQLITE_LOCKED: "another program has locked it: close that program (a database browser?)" + _AGAIN,
+    sqlite3.SQLITE_BUSY: _LOCKED,
+    sqlite3.SQLITE_LOCKED: _LOCKED,
     sqlite3.SQLITE_NOMEM: "there is no memory left: close other programs" + _AGAIN,
     sqlite3.SQLITE_NOTADB: "it is not an SQLite database, so it was left untouched: choose another path",
     sqlite3.SQLITE_CORRUPT: "the file is damaged: keep a copy, rescue what it holds with `sqlite3 FILE .recover`, and "
@@ -39,7 +42,9 @@ def store_error(error: Fault, where: str | Path) -> Fault | StoreError:
         return StoreError(f"{where}: a number has more than 64 bits: check where it comes from")
     if not isinstance(error, sqlite3.Error):
         return error
-    return StoreError(f"{where}: {_ADVICE.get(_kind(error), 'the row was refused')} ({error})")
+    locked = _kind(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+    kind = StoreLocked if locked else StoreError
+    return kind(f"{where}: {_ADVICE.get(_kind(error), 'the row was refused')} ({error})")
 
 
 def _kind(error: sqlite3.Error) -> int:

@@ -5,7 +5,7 @@ Amounts are pico-dollars (`siafu.border.money`), times are seconds since 1970 (U
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from typing import Literal, Protocol
 
 import msgspec
@@ -64,6 +64,10 @@ class Ledger(Protocol):
 
     def settle(self, line: AttemptSettled) -> None:
         """Queued; committed with or before everything queued after it. The first settlement of an attempt counts."""
+        ...
+
+    async def spent_on(self, task: str) -> Mapping[str, int]:
+        """What the attempts for a task were charged so far, in pico-dollars, by agent; only what is committed."""
         ...
 
 

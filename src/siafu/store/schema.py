@@ -170,6 +170,15 @@ def inspect(path: Path) -> None:
         raise store_error(error, path) from error
 
 
+def may_be_ours(path: Path) -> bool:
+    """False when `path` is surely a database of another kind; True also when it cannot be read."""
+    try:
+        with closing(_connect(path, "ro")) as db:
+            return bool(db.execute("PRAGMA application_id").fetchone()[0] == APPLICATION_ID)
+    except sqlite3.Error:
+        return True
+
+
 def _version(db: sqlite3.Connection, path: Path) -> int:
     if db.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
         raise StoreError(f"{path} is a database of another program, so it was left untouched: choose another path")

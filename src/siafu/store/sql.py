@@ -37,6 +37,7 @@ APPEND = _insert("journal", ("run", "task", *ENTRY)) + (
 )
 RECORD = _insert("item", ("run", "session", *ITEM)) + f" ON CONFLICT (run, key) DO UPDATE SET {_replacing(ITEM[1:])}"
 ENTRIES = f"SELECT {', '.join(ENTRY)} FROM journal WHERE run = ? AND task = ? ORDER BY path, seq"
+SPENT_ON = "SELECT agent, COALESCE(SUM(usd_pico), 0) FROM attempt WHERE run = ? AND task = ? GROUP BY agent"
 KNOWN = f"SELECT session, {', '.join(ITEM)} FROM item WHERE run = ? AND key = ?"
 JOURNALED = "SELECT EXISTS (SELECT 1 FROM journal WHERE run = ? AND task = ?)"
 # An item that has a result keeps the fingerprint of the input that led to it, until the next result.

@@ -7,7 +7,7 @@ import contextlib
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
@@ -198,3 +198,6 @@ class SqliteLedger:
 
     def settle(self, line: AttemptSettled) -> None:
         self._store.writer.post(sql.SETTLE, sql.settled_row(line))
+
+    async def spent_on(self, task: str) -> Mapping[str, int]:
+        return dict(await self._store.read(lambda db: db.execute(sql.SPENT_ON, (self._run.id, task)).fetchall()))

@@ -13,7 +13,15 @@ from siafu.agents.replay import Replay, failed
 from siafu.agents.task import Surroundings, TaskContext
 from siafu.border.canonical import dumps
 from siafu.border.money import MOST
-from siafu.errors import ApprovalPending, DeadlineReached, NotNow, OutputInvalid, StoreError, ToolFault
+from siafu.errors import (
+    ApprovalPending,
+    BudgetReached,
+    DeadlineReached,
+    NotNow,
+    OutputInvalid,
+    StoreError,
+    ToolFault,
+)
 from siafu.observe.calls import CallContext
 from siafu.store.records import ItemRecord, RunStore
 from siafu.swarm.ending import ends_within, put_down, root_cause
@@ -24,10 +32,14 @@ from siafu.swarm.work import Job
 
 
 class Pause(msgspec.Struct, frozen=True):
-    """The item met something that every other would meet too; the run starts no more of them."""
+    """The item met something that every other would meet too; the run starts no more of them. budget, needs_pico: as in
+    BudgetReached.
+    """
 
     code: str
     message: str
+    budget: str = ""
+    needs_pico: int = 0
 
 
 class Crew:
@@ -56,7 +68,8 @@ class Crew:
         if isinstance(cause, StoreError):
             raise cause
         if isinstance(cause, PAUSING):
-            return Pause(cause.code, cause.message)
+            reached = (cause.budget, cause.needs_pico) if isinstance(cause, BudgetReached) else ()
+            return Pause(cause.code, cause.message, *reached)
         if isinstance(cause, KeyboardInterrupt | SystemExit):
             return None  # they end the event loop by themselves
         if isinstance(cause, DeadlineReached) and ends_at is not None and ctx.call.deadline == ends_at:

@@ -56,6 +56,7 @@ class Engine:
         self._read_all = False
         self._flying = 0
         self._stopped = ("", "")
+        self._budget = ""
         self._late = False  # an item was left, as the run's time is too short for it
         self._began = self._ended = 0.0
         self._ends_at: float | None = None
@@ -104,7 +105,13 @@ class Engine:
         sums["left"] = sums["read"] - sums["ok"] - sums["failed"] - sums["waiting"]
         code, message = self._stopped
         until = self._ended or self._around.clock.now()
-        return MapSummary(**sums, stopped=code, stop_message=message, seconds=until - self._began if self._began else 0)
+        return MapSummary(
+            **sums,
+            stopped=code,
+            stop_message=message,
+            budget=self._budget,
+            seconds=until - self._began if self._began else 0,
+        )
 
     # ---- the run ------------------------------------------------------------------------------------------------
 
@@ -315,6 +322,8 @@ class Engine:
             self._ready.set()
         if isinstance(result, Pause):
             self._stop(result.code, result.message)
+            if result.needs_pico > self._tally.sums["needs_pico"]:
+                self._tally.sums["needs_pico"], self._budget = result.needs_pico, result.budget
         self._flying -= 1
         self._dispatch()
 

@@ -98,6 +98,7 @@ class MapSummary(msgspec.Struct, frozen=True, kw_only=True):
     peak: most items worked on at once. abandoned: pieces of work that did not end when cancelled.
     stopped: why the run ended early: budget_reached, quota_exhausted, access_refused, unpriced_model,
     deadline_reached, failed or closed; empty when it did not. stop_message: the same for people.
+    budget: the one that was reached, run or day; empty when none was. needs_pico: what the next call could cost.
     seconds: wall time.
     """
 
@@ -125,6 +126,8 @@ class MapSummary(msgspec.Struct, frozen=True, kw_only=True):
     abandoned: int = 0
     stopped: str = ""
     stop_message: str = ""
+    budget: str = ""
+    needs_pico: int = 0
     seconds: float = 0.0
 
     @property

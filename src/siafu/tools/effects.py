@@ -21,6 +21,7 @@ from siafu.errors import (
     ConfigError,
     NotNow,
     OutcomeUnknown,
+    StoreLocked,
     ToolArgumentsInvalid,
     ToolDenied,
     ToolFault,
@@ -130,17 +131,16 @@ class Effects:
     async def _guarded(
         self, contract: _Contract, name: str, arguments: Mapping[str, Any], context: CallContext
     ) -> ToolResult:
-        seconds_left(name, context, self._clock)
         ask = self._ask(contract, arguments, context)
         if ask is None:
             return _error("amount_needed", f"{name} needs its amount as a whole number, as there is a limit for a day")
-        began = self._clock.now()
-        verdict = await self._store.claim(ask)
-        while isinstance(verdict, Busy):
+        while True:
+            began = self._clock.now()
+            verdict = await self._claim(ask, name, context)
+            if not isinstance(verdict, Busy):
+                break
             if not await self._wait(verdict, context):
                 raise OutcomeUnknown(f"another call of {name} for the same purpose is still under way", tool=name)
-            began = self._clock.now()
-            verdict = await self._store.claim(ask)
         if not isinstance(verdict, Dispatch):
             return _told(verdict, name)
         ends = [began + CALL_SHARE * contract.rule.lease_seconds]
@@ -206,6 +206,15 @@ class Effects:
             agent=context.agent,
             role=context.role,
         )
+
+    async def _claim(self, ask: EffectAsk, name: str, context: CallContext) -> Verdict:
+        """Raises: ToolTimeout when there is no time, or others held the database until there was none; StoreError."""
+        left = seconds_left(name, context, self._clock)
+        try:
+            return await self._store.claim(ask, left)
+        except StoreLocked:
+            seconds_left(name, context, self._clock)  # the caller's time is over, and not that of the whole run
+            raise
 
     async def _wait(self, busy: Busy, context: CallContext) -> bool:
         """Wait a little for somebody else's call; False when the deadline leaves no time for that."""

@@ -20,7 +20,7 @@ import msgspec
 from siafu.agents.faults import PAUSING
 from siafu.agents.task import Surroundings, TaskContext
 from siafu.apps.filerun.check import CHANGED, tasks
-from siafu.apps.filerun.job import Task, Watcher
+from siafu.apps.filerun.job import FileJob, Task, Watcher
 from siafu.apps.filerun.prepare import Ready
 from siafu.border.canonical import dumps
 from siafu.border.jsonl import JsonlSink
@@ -31,6 +31,7 @@ from siafu.swarm.ending import root_cause
 from siafu.swarm.map import map_items
 from siafu.swarm.options import MapOptions
 from siafu.swarm.results import MapResult, MapSummary
+from siafu.swarm.work import WorkFunction, as_job
 
 SYNC_SECONDS = 1.0
 REST = 10  # times as long as a sync took, until the next: making a large file anew leaves time for the work
@@ -81,10 +82,6 @@ async def run(ready: Ready, around: Surroundings, store: RunStore, options: MapO
     Raises: StoreError, InputError.
     """
     job = ready.job
-
-    async def work(task: Task, ctx: TaskContext) -> Any:
-        return await job.work(task.item, ctx)
-
     options = msgspec.structs.replace(
         options,
         run=ready.where.run,
@@ -96,7 +93,7 @@ async def run(ready: Ready, around: Surroundings, store: RunStore, options: MapO
     with ExitStack() as stack:
         lines = _Lines(ready, stack)
         watch.begin(ready.plan)
-        results = map_items(work, lines.todo(), around=around, store=store, options=options)
+        results = map_items(_work(job), lines.todo(), around=around, store=store, options=options)
         try:
             async with results, asyncio.TaskGroup() as group:
                 syncing = group.create_task(lines.keep_synced(around.clock))
@@ -107,6 +104,18 @@ async def run(ready: Ready, around: Surroundings, store: RunStore, options: MapO
         except BaseExceptionGroup as errors:
             raise root_cause(errors) from None
         return lines.outcome(results.summary)
+
+
+def work_print(job: FileJob) -> str:
+    """What journals know the work of `job` by; the same for every run of it."""
+    return as_job(_work(job), defaults={}, version=job.fingerprint()).work_print
+
+
+def _work(job: FileJob) -> WorkFunction:
+    async def work(task: Task, ctx: TaskContext) -> Any:
+        return await job.work(task.item, ctx)
+
+    return work
 
 
 def nothing_left(ready: Ready, watch: Watcher) -> Outcome:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
 from siafu.agents.agent import Agent, AgentLimits
-from siafu.agents.steps import FinalStep, Step, ToolStep
+from siafu.agents.steps import FinalStep, ModelStep, Step, ToolStep
 from siafu.agents.task import TaskContext
 from siafu.apps.support import classify
 from siafu.apps.support.bound import Bound
@@ -112,19 +112,25 @@ class Support(msgspec.Struct, frozen=True, kw_only=True):
                 raise
         tried, became = refunds(steps), outcome(route, steps)
         if became == "unknown" and not tried and not route.hands_over and (code := out_of_reach(steps)):
-            raise ToolUnavailable(f"nothing could be looked up ({code}); --retry-failed runs this request again")
+            raise ToolUnavailable(f"nothing could be looked up, as the tools were away ({code}); try again later")
         return Answer(
             outcome="unknown" if route.hands_over and handed is None else became,
             category=ticket.category,
             priority=ticket.priority,
             answer=letter(route, tried, handed, final.text, korean=item.korean),
-            model_used=self.models[chosen],
+            model_used=_served(steps) or self.models[chosen],
             steps=ctx.spent.calls,
             tool_calls=sum(isinstance(step, ToolStep) for step in steps),
             flagged="classification_default" if ticket.flagged else final.flagged,
             refunds=tried,
             ticket=handed,
         )
+
+
+def _served(steps: Sequence[Step]) -> str:
+    """The model that took the place of the route's, when a budget was nearly used; empty when none did."""
+    answers = (step.answer for step in reversed(steps) if isinstance(step, ModelStep))
+    return next((answer.model for answer in answers if answer.instead_of), "")
 
 
 async def hand_over(ctx: TaskContext, tools: ToolSet, subject: str, text: str) -> str | None:

@@ -25,9 +25,10 @@ LISTED = 100  # refunds a page
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """How the provider behaves. `slow`: seconds that a refund takes until it is paid."""
+    """How the provider behaves. `name`: what it calls itself; "" = nothing. `slow`: seconds until a refund is paid."""
 
     mode: Mode
+    name: str = ""
     slow: float = 0.0
     seed: int = 0
 
@@ -62,7 +63,7 @@ class Bank:
 
     async def capabilities(self, http: web.Request) -> web.StreamResponse:
         mode = self.options.mode
-        content = {"idempotency": mode.honours_keys, "lookup": mode.has_lookup}
+        content = {"idempotency": mode.honours_keys, "lookup": mode.has_lookup, "name": self.options.name}
         return await send(http, Canned(200, msgspec.json.encode(content)), MARK)
 
     async def unknown(self, http: web.Request) -> web.StreamResponse:

@@ -21,6 +21,7 @@ from mcp.server.transport_security import TransportSecuritySettings
 from siafu.apps.support.shop.server import AUDIENCE, BEARER
 from siafu.apps.support.shop.wire import INVALID_REQUEST, MAX_MESSAGE, PARSE_ERROR, Unusable, checked
 from siafu.border.identity import verify
+from siafu.border.listening import bound_host, bound_url
 from siafu.border.secrets import Secret
 from siafu.border.urls import is_loopback
 from siafu.errors import ConfigError, IdentityInvalid
@@ -32,26 +33,9 @@ LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 _UNAUTHORIZED = -32001
 
 
-def bind(host: str, port: int) -> socket.socket:
-    """A listening socket; `port` 0 takes a free one.
-
-    Raises: ConfigError.
-    """
-    try:
-        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        return socket.create_server((host, port), family=family, backlog=2048)
-    except (OSError, OverflowError) as error:
-        raise ConfigError(f"cannot listen on {host} port {port}: {error}; choose another --port (0 = any)") from None
-
-
 def address(listening: socket.socket) -> str:
     """The URL that clients use."""
-    return f"http://{_host(listening)}:{listening.getsockname()[1]}{PATH}"
-
-
-def _host(listening: socket.socket) -> str:
-    host: str = listening.getsockname()[0]
-    return f"[{host}]" if ":" in host else host
+    return bound_url(listening) + PATH
 
 
 def check_exposure(host: str, allowed_hosts: Sequence[str], *, key: Secret | None, customer: str | None) -> None:
@@ -88,7 +72,7 @@ async def serve_http(
     key: checks bearer tokens; None = requests with one are refused. allowed_hosts: names besides loopback by which
     clients may reach the shop (the Host and Origin headers are checked). on_ready: called once requests are served.
     """
-    security = _security((*LOOPBACK, _host(listening), *allowed_hosts))
+    security = _security((*LOOPBACK, bound_host(listening), *allowed_hosts))
     plain, streamed = (
         StreamableHTTPSessionManager(server, json_response=json, stateless=True, security_settings=security)
         for json in (True, False)

@@ -32,10 +32,13 @@ def done(intent: Intent, money: OrderMoney) -> RefundDone:
 
 
 def declined(why: str) -> Refusal:
-    """Final: the money was not moved and is free again. `why`: denied, expired, not_made, or the provider's code."""
+    """Final: the money was not moved and is free again. `why`: denied, expired, not_carried_out, not_made, or
+    the provider's code.
+    """
     message = {
         "denied": "A person decided against this refund. Nothing was refunded.",
         "expired": "Nobody approved this refund in time, so it was given up. Nothing was refunded.",
+        "not_carried_out": "This refund was approved, but not carried out in time. Nothing was refunded.",
         "not_made": "This refund was not made.",
     }.get(why, "The payment provider declined this refund. Nothing was refunded.")
     return Refusal(code="declined", message=message, details={"reason": why})

@@ -65,22 +65,34 @@ def use(tx: Transaction, found: Intent) -> bool:
     )
 
 
-def expire(tx: Transaction) -> int:
-    """Give up the refunds that nobody decided in time, and free their money; returns how many."""
+def expire(tx: Transaction) -> list[Intent]:
+    """Give up what `lapse` gives up; returns the refunds as they are now."""
     late = tx.rows(
-        """UPDATE approval SET state = 'expired' WHERE state = 'pending' AND expires_at <= {now}
-           RETURNING refund_id"""
+        """SELECT refund_intent.refund_id FROM refund_intent JOIN approval ON approval.id = approval_id
+           WHERE approval_id IS NOT NULL AND refund_intent.state IN ('pending_approval', 'reserved')
+           AND expires_at <= {now} ORDER BY 1"""
     )
-    for row in late:
-        found = rows.intent(tx, row["refund_id"], lock=True)
-        rows.end(tx, found, "cancelled", answers.declined("expired"))
-    return len(late)
+    ids = [row["refund_id"] for row in late if lapse(tx, rows.intent(tx, row["refund_id"], lock=True))]
+    return [rows.intent(tx, refund_id) for refund_id in ids]
+
+
+def lapse(tx: Transaction, found: Intent) -> bool:
+    """Give up a refund whose approval came too late, or was given and not used in time, and free its money. One that
+    may have been sent goes on. The caller has the intent locked. True: it is given up now.
+    """
+    if found.state not in ("pending_approval", "reserved") or not tx.change(
+        "UPDATE approval SET state = 'expired' WHERE id = :id AND expires_at <= {now}", id=found.approval_id
+    ):
+        return False
+    why = "expired" if found.state == "pending_approval" else "not_carried_out"
+    rows.end(tx, found, "cancelled", answers.declined(why), why=why)
+    return True
 
 
 class ShopApprovals:
     """The shop's desk (an `ApprovalDesk`): refunds that the policy leaves to a person.
 
-    An approved refund is carried out by the completer, or by the next call with its key.
+    An approved refund is carried out by the completer, or by the next call with its key, until the approval expires.
     """
 
     def __init__(self, db: Database) -> None:
@@ -116,10 +128,11 @@ def _approval(tx: Transaction, approval_id: str) -> Approval | None:
 
 def decide_now(tx: Transaction, approval_id: str, *, approve: bool, by: str, note: str) -> Approval:
     """`ShopApprovals.decide` in a transaction. Raises: InputError."""
-    row = tx.row("SELECT refund_id, requester, actor FROM approval WHERE id = :id {for_update}", id=approval_id)
+    row = tx.row("SELECT refund_id, requester, actor FROM approval WHERE id = :id", id=approval_id)
     if row is None:
         raise InputError(f"there is no approval {preview(approval_id, 40)!r}; see: siafu approvals list")
     by = checked_person(by, row["requester"], row["actor"])
+    found = rows.intent(tx, row["refund_id"], lock=True)  # before the approval, in the order of all others
     if not tx.change(
         """UPDATE approval SET state = :state, decided_by = :by, decided_at = {now}, note = :note
            WHERE id = :id AND state = 'pending' AND expires_at > {now}""",
@@ -132,7 +145,6 @@ def decide_now(tx: Transaction, approval_id: str, *, approve: bool, by: str, not
         raise InputError(
             f"approval {approval_id} is {now.state if now and now.state != 'pending' else 'expired'} already"
         )
-    found = rows.intent(tx, row["refund_id"], lock=True)
     if approve:
         tx.change(
             """UPDATE refund_intent SET state = 'reserved', next_attempt_at = NULL, updated_at = {now}

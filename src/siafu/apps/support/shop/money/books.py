@@ -14,7 +14,7 @@ import msgspec
 from siafu.apps.support.shop import brakes
 from siafu.apps.support.shop.money import answers, approvals, rows
 from siafu.apps.support.shop.money.keys import asked_print, effect_print
-from siafu.apps.support.shop.money.payments import Call, Declined, Paid
+from siafu.apps.support.shop.money.payments import Call, Capabilities, Declined, Paid
 from siafu.apps.support.shop.money.policy import History, RefundPolicy, questions, refused
 from siafu.apps.support.shop.money.records import TOOL, WITHOUT_EFFECT, Intent, OrderMoney, RefundAsk
 from siafu.apps.support.shop.orders import Order
@@ -56,11 +56,10 @@ End: TypeAlias = Paid | Declined | Again | Review
 class Terms(msgspec.Struct, frozen=True, kw_only=True):
     """How things stand when a refund is asked for. open: the provider answers these days; else none is begun.
 
-    serialise: it cannot tell a repetition. today: the shop's time, seconds since 1970.
+    today: the shop's time, seconds since 1970.
     """
 
     open: bool
-    serialise: bool
     today: float
 
 
@@ -95,12 +94,12 @@ def order_money(tx: Transaction, tenant: str, order: Order) -> OrderMoney:
 
 
 class Books:
-    """policy: whose rules. psp: the payment provider's name. owner: this process, for people. lease: seconds that one
-    attempt may take; a process that is silent for longer has lost it.
+    """policy: whose rules. owner: this process, for people. lease: seconds that one attempt may take; a process that is
+    silent for longer has lost it.
     """
 
-    def __init__(self, policy: RefundPolicy, *, psp: str, owner: str, lease: float) -> None:
-        self._policy, self._psp, self._owner, self._lease = policy, psp, owner, lease
+    def __init__(self, policy: RefundPolicy, *, owner: str, lease: float) -> None:
+        self._policy, self._owner, self._lease = policy, owner, lease
 
     def claim(self, tx: Transaction, ask: RefundAsk, terms: Terms) -> Claimed:
         """The one intent of this key, made now with its money reserved, or found.
@@ -115,7 +114,7 @@ class Books:
                 return Claimed(made, first=True)
             there = rows.by_key(tx, ask.tenant, key)  # somebody else was quicker
         found = there[0]
-        if found.state == "pending_approval" and approvals.expire(tx):
+        if approvals.lapse(tx, found):
             found = rows.intent(tx, found.refund_id)
         same_order = found.payment_id == payment_of(ask.order) and found.customer == ask.customer
         amount = found.amount_minor if ask.amount_minor is None else ask.amount_minor
@@ -124,15 +123,21 @@ class Books:
             raise Refused(answers.another_meaning(found, same_order=same_order))
         return Claimed(found, first=False)
 
-    def take(self, tx: Transaction, refund_id: str, *, seen: int) -> Intent | None:
-        """The refund under a new lease, if its last epoch is still `seen`: from here on a call may have been made.
+    def take(self, tx: Transaction, refund_id: str, *, seen: int, can: Capabilities) -> Intent | None:
+        """The refund under a new lease, if its last epoch is still `seen`: from here on a call may have been made to
+        the provider that `can` tells of.
 
-        None: somebody else has it, it is over, or the tool is switched off.
+        None: somebody else has it, it is over or just given up, another provider has it, or the tool is switched off.
         """
         found = rows.intent(tx, refund_id, lock=True)
         if found.lease_epoch != seen or found.state not in ("reserved", "dispatching", "unknown"):
             return None
         if found.lease_until is not None and found.lease_until >= found.now:
+            return None
+        if found.attempts and found.psp != can.name:
+            self._leave(tx, found, can.name)
+            return None
+        if approvals.lapse(tx, found):
             return None
         if brakes.stopped(tx, TOOL, found.tenant_id):
             self._postpone(tx, found)
@@ -140,9 +145,10 @@ class Books:
         try:
             tx.change(
                 """UPDATE refund_intent SET state = 'dispatching', lease_owner = :owner, lease_epoch = lease_epoch + 1,
-                   lease_until = {now} + :lease, attempts = attempts + 1, next_attempt_at = NULL,
-                   first_dispatch_at = coalesce(first_dispatch_at, {now}), updated_at = {now} WHERE refund_id = :id""",
-                owner=self._owner, lease=self._lease, id=refund_id,
+                   lease_until = {now} + :lease, attempts = attempts + 1, next_attempt_at = NULL, psp = :psp,
+                   serialise = :serialise, first_dispatch_at = coalesce(first_dispatch_at, {now}), updated_at = {now}
+                   WHERE refund_id = :id""",
+                owner=self._owner, lease=self._lease, id=refund_id, psp=can.name, serialise=not can.idempotency,
             )  # fmt: skip
         except Conflict:  # one_in_flight: another refund of this payment is not settled yet
             self._postpone(tx, found)
@@ -151,7 +157,7 @@ class Books:
         if not approvals.use(tx, leased):
             self._review(tx, leased, "the arguments are not those that were approved")
             return None
-        rows.note(tx, leased, "dispatching", owner=self._owner, attempt=leased.attempts)
+        rows.note(tx, leased, "dispatching", owner=self._owner, attempt=leased.attempts, provider=can.name)
         return leased
 
     def settle(self, tx: Transaction, leased: Intent, end: End) -> bool:
@@ -172,28 +178,52 @@ class Books:
                 self._review(tx, found, end.why)
         return True
 
-    def due(self, tx: Transaction, most: int) -> list[Intent]:
-        """Refunds that nobody is carrying out and whose time has come, oldest first."""
+    def due(self, tx: Transaction, psp: str, most: int) -> list[Intent]:
+        """Refunds for this provider that nobody is carrying out and whose time has come, oldest first."""
         found = tx.rows(
             rows.INTENT
-            + """WHERE state IN ('reserved', 'dispatching', 'unknown') AND psp = :psp
+            + """WHERE state IN ('reserved', 'dispatching', 'unknown') AND (attempts = 0 OR psp = :psp)
                 AND (lease_until IS NULL OR lease_until < {now})
                 AND (next_attempt_at IS NULL OR next_attempt_at < {now})
                 ORDER BY created_at LIMIT :most {for_update} {skip_locked}""",
-            psp=self._psp,
+            psp=psp,
             most=most,
         )
         return [Intent(**row) for row in found]
 
-    def resolve(self, tx: Transaction, refund_id: str, *, psp_refund_id: str | None, by: str) -> None:
-        """Close a refund under review as a person found it: made under this id at the provider, or (None) not made.
+    def next_due(self, tx: Transaction, psp: str) -> float | None:
+        """Seconds until the first of them is due, 0.0 = now; None = there is none."""
+        row = tx.row(
+            """SELECT min(CASE WHEN coalesce(lease_until, 0.0) > coalesce(next_attempt_at, 0.0) THEN lease_until
+                   ELSE coalesce(next_attempt_at, 0.0) END) - {now} AS seconds
+               FROM refund_intent WHERE state IN ('reserved', 'dispatching', 'unknown')
+               AND (attempts = 0 OR psp = :psp)""",
+            psp=psp,
+        )
+        return None if row is None or row["seconds"] is None else max(0.0, row["seconds"])
 
-        Raises: InputError when it is not under review, the id is another refund's, or `by` asked for it.
+    def leave(self, tx: Transaction, psp: str) -> list[Intent]:
+        """Note for people which refunds with an open end were sent to another provider than this one, which is the only
+        one that can tell or may be asked again. Returns those that were not noted so before.
         """
-        row = tx.row(rows.INTENT + "WHERE refund_id = :id AND state = 'manual_review' {for_update}", id=refund_id)
-        if row is None:
+        found = tx.rows(
+            rows.INTENT
+            + """WHERE state IN ('dispatching', 'unknown') AND psp <> :psp
+                AND (lease_until IS NULL OR lease_until < {now}) ORDER BY created_at {for_update} {skip_locked}""",
+            psp=psp,
+        )
+        return [intent for row in found if self._leave(tx, intent := Intent(**row), psp)]
+
+    def resolve(self, tx: Transaction, refund_id: str, *, psp_refund_id: str | None, by: str) -> None:
+        """Close a refund under review, or left to a provider that is not there, as a person found it: made under this
+        id at the provider, or (None) not made.
+
+        Raises: InputError when it is neither, the id is another refund's, or `by` asked for it.
+        """
+        row = tx.row(rows.INTENT + "WHERE refund_id = :id {for_update}", id=refund_id)
+        found = Intent(**row) if row else None
+        if found is None or not (found.state == "manual_review" or rows.left(tx, found)):
             raise InputError(f"no refund {refund_id[:60]!r} is under review")
-        found = Intent(**row)
         by = checked_person(by, found.customer, found.actor)
         rows.note(tx, found, "resolved", by=by, psp_refund_id=psp_refund_id)
         if psp_refund_id is None:
@@ -243,7 +273,7 @@ class Books:
             _INSERT_INTENT, **who, **money_of, id=refund_id, key=key, asked="" if ask.key else key.split(":")[1],
             fingerprint=effect_print(ask.tenant, payment, amount, order.currency), amount=amount, actor=ask.actor,
             run=ask.run, task=ask.task, reason=ask.reason, state="pending_approval" if asking else "reserved",
-            psp=self._psp, psp_key=f"siafu-rf-{refund_id}", serialise=terms.serialise, grace=self._lease,
+            psp_key=f"siafu-rf-{refund_id}", grace=self._lease,
         ):  # fmt: skip
             return None
         self._reserve(tx, ask, amount)
@@ -341,6 +371,18 @@ class Books:
         )
         rows.note(tx, found, "unknown" if attempts else "not_sent", why=end.why)
 
+    def _leave(self, tx: Transaction, found: Intent, present: str) -> bool:
+        """False when that is noted already. A call whose lease is over may still end, and is fenced then."""
+        if rows.left(tx, found):
+            return False
+        tx.change(
+            """UPDATE refund_intent SET state = 'unknown', lease_until = NULL, updated_at = {now}
+               WHERE refund_id = :id""",
+            id=found.refund_id,
+        )
+        rows.note(tx, found, rows.LEFT, provider=found.psp, present=present)
+        return True
+
     def _postpone(self, tx: Transaction, found: Intent) -> None:
         """Let others go first, so that what cannot be carried out now does not fill the completer's rounds."""
         tx.change(
@@ -366,5 +408,5 @@ _INSERT_INTENT = """INSERT INTO refund_intent (refund_id, tenant_id, idem_key, a
         psp_payment_ref, amount_minor, currency, customer, actor, run, task, reason, state, psp, psp_key, serialise,
         next_attempt_at, created_at, updated_at)
     VALUES (:id, :tenant, :key, :asked, :fingerprint, :payment, :order_id, :ref, :amount, :currency, :customer, :actor,
-        :run, :task, :reason, :state, :psp, :psp_key, :serialise, {now} + :grace, {now}, {now})
+        :run, :task, :reason, :state, '', :psp_key, 0, {now} + :grace, {now}, {now})
     ON CONFLICT (tenant_id, idem_key) DO NOTHING"""

@@ -8,18 +8,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
-from typing import Any, Literal, Protocol, TypeAlias, TypeVar
+from typing import Annotated, Any, Literal, Protocol, TypeAlias, TypeVar
+from urllib.parse import urlsplit
 
 import httpx2
 import msgspec
 
 from siafu.border.canonical import dumps, loads
 from siafu.border.secrets import redact
-from siafu.border.text import preview
+from siafu.border.text import clean, preview
 from siafu.border.urls import check_web_url
-from siafu.errors import BoundaryError, ToolUnavailable
+from siafu.errors import BoundaryError, ConfigError, ToolUnavailable
 
 MAX_ANSWER = 1 << 18  # bytes
+MAX_NAME = 200
 CONNECT_SECONDS = 5.0
 ASKING_SECONDS = 5.0  # for questions without an effect
 # A no to this very refund; only the first of them comes after a look at the key. Other 4xx (a wrong key, too many
@@ -30,10 +32,13 @@ T = TypeVar("T")
 
 
 class Capabilities(msgspec.Struct, frozen=True):
-    """idempotency: a repeated key has one effect. lookup: refunds can be found by our reference."""
+    """idempotency: a repeated key has one effect. lookup: refunds can be found by our reference. name: of the provider,
+    the scope of its keys and ids: what was sent to one is never looked up or repeated at another.
+    """
 
     idempotency: bool
     lookup: bool
+    name: Annotated[str, msgspec.Meta(max_length=MAX_NAME)] = ""
 
 
 class Call(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,12 +88,13 @@ Outcome: TypeAlias = Paid | Declined | Unclear | NotSent
 
 
 class Payments(Protocol):
-    """A payment provider. `name`: the scope in which its refund ids are unique."""
+    """A payment provider."""
 
-    name: str
+    async def capabilities(self, *, fresh: bool = False) -> Capabilities:
+        """Who it is, and what it can do. fresh: as it says now; else as it said once.
 
-    async def capabilities(self) -> Capabilities:
-        """Raises: ToolUnavailable when it cannot be asked."""
+        Raises: ToolUnavailable when it cannot be asked.
+        """
         ...
 
     async def refund(self, call: Call, seconds: float) -> Outcome:
@@ -103,15 +109,19 @@ class Payments(Protocol):
 class HttpPayments:
     """A provider over HTTP: POST /v1/refunds, GET /v1/refunds?reference=, GET /v1/refunds, GET /v1/capabilities.
 
-    given: what it can do; None = it is asked, once. Nothing is retried here.
+    given: what it can do; None = it is asked. name: which provider this is; "" = what it calls itself, else its
+    address. Nothing is retried here.
 
-    Raises: ConfigError when `url` is no safe web address.
+    Raises: ConfigError when `url` is no safe web address, or `name` is too long.
     """
 
-    def __init__(self, url: str, *, given: Capabilities | None = None, name: str = "payments") -> None:
+    def __init__(self, url: str, *, given: Capabilities | None = None, name: str = "") -> None:
         check_web_url(url, "the payments address", like="https://payments.example.com", instead="leave it away")
-        self.name = name
-        self._given = given
+        if len(name) > MAX_NAME:
+            raise ConfigError(f"the name of the payment provider has more than {MAX_NAME} characters")
+        place = urlsplit(url)
+        self._name, self._address = _plain(name), f"{place.scheme}://{place.netloc.lower()}{place.path}".rstrip("/")
+        self._given, self._asked = given, given
         # A kept connection may be closed by the other side just as a refund is sent, which would look like a lost one.
         limits = httpx2.Limits(max_connections=64, max_keepalive_connections=0)
         timeout = httpx2.Timeout(None, connect=CONNECT_SECONDS)
@@ -120,13 +130,14 @@ class HttpPayments:
     async def aclose(self) -> None:
         await self._http.aclose()
 
-    async def capabilities(self) -> Capabilities:
-        if self._given is None:
+    async def capabilities(self, *, fresh: bool = False) -> Capabilities:
+        found = self._given if fresh else self._asked
+        if found is None:
             answer = await self._ask("/v1/capabilities", {}, Capabilities, ASKING_SECONDS)
             if not isinstance(answer, Capabilities):
                 raise ToolUnavailable(f"the payment provider cannot be asked what it can do: {answer.why}")
-            self._given = answer
-        return self._given
+            found = self._asked = answer
+        return msgspec.structs.replace(found, name=self._name or _plain(found.name) or self._address)
 
     async def refund(self, call: Call, seconds: float) -> Outcome:
         body = {
@@ -246,6 +257,10 @@ def _is_for(paid: Paid, call: Call) -> bool:
         *(call.payment, call.amount, call.currency),
         call.key,
     )
+
+
+def _plain(name: str) -> str:
+    return clean(name).strip()
 
 
 def _named(error: Exception) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
 import msgspec
@@ -14,8 +14,9 @@ from siafu.store.database import Database, Transaction
 
 # total: the provider's refunds of a payment are not what the books say. no_intent: nobody here asked for this refund.
 # twice: one intent has several refunds. not_booked: paid there, while the books do not say so (yet: `state`).
-# not_made: the books say that it was paid, and the provider has none.
-Kind = Literal["total", "no_intent", "twice", "not_booked", "not_made"]
+# not_made: the books say that it was paid, and the provider has none. elsewhere: sent to another provider, with an
+# open end.
+Kind = Literal["total", "no_intent", "twice", "not_booked", "not_made", "elsewhere"]
 
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,18 +57,19 @@ def compare(totals: Mapping[str, int], booked: Iterable[Booked], statement: Iter
     ]
     for reference in by_reference.keys() | intents.keys():
         refunds, intent = by_reference.get(reference, []), intents.get(reference)
-        found += [
-            Difference(
-                kind=kind,
-                payment=refunds[0].payment if refunds else intent.psp_payment_ref if intent else "",
-                reference=reference,
-                booked_minor=intent.amount_minor if intent else 0,
-                paid_minor=sum(paid.amount for paid in refunds),
-                state=intent.state if intent else None,
-            )
-            for kind in _kinds(len(refunds), intent)
-        ]
+        found += [_difference(kind, reference, refunds, intent) for kind in _kinds(len(refunds), intent)]
     return sorted(found, key=lambda difference: (difference.payment, difference.kind, difference.reference))
+
+
+def _difference(kind: Kind, reference: str, refunds: Sequence[Paid], intent: Booked | None) -> Difference:
+    return Difference(
+        kind=kind,
+        payment=refunds[0].payment if refunds else intent.psp_payment_ref if intent else "",
+        reference=reference,
+        booked_minor=intent.amount_minor if intent else 0,
+        paid_minor=sum(paid.amount for paid in refunds),
+        state=intent.state if intent else None,
+    )
 
 
 def _kinds(refunds: int, intent: Booked | None) -> Iterable[Kind]:
@@ -84,24 +86,36 @@ def _kinds(refunds: int, intent: Booked | None) -> Iterable[Kind]:
 
 
 async def reconcile(db: Database, psp: str, statement: Iterable[Paid]) -> list[Difference]:
-    """`compare` for everything that the books hold of the provider `psp`. Raises: StoreError."""
-    totals, booked = await db.run(lambda tx: _books(tx, psp))
-    return compare(totals, booked, statement)
+    """`compare` for everything that the books hold of the provider `psp`, and what is open at others. Raises:
+    StoreError.
+    """
+    totals, booked, elsewhere = await db.run(lambda tx: _books(tx, psp))
+    return [*compare(totals, booked, statement), *elsewhere]
 
 
 async def reconciled(db: Database, payments: HttpPayments) -> list[Difference]:
     """What does not agree with the provider's own list, also while refunds are being made: only what the books say
     before the list was read and after it. Raises: StoreError; ToolUnavailable when the provider gives no list.
     """
-    before = await db.run(lambda tx: _books(tx, payments.name))
+    psp = (await payments.capabilities(fresh=True)).name
+    totals, booked, elsewhere = await db.run(lambda tx: _books(tx, psp))
     statement = await payments.statement()
-    after = await reconcile(db, payments.name, statement)
-    return [difference for difference in after if difference in compare(*before, statement)]
+    before = [*compare(totals, booked, statement), *elsewhere]
+    return [difference for difference in await reconcile(db, psp, statement) if difference in before]
 
 
-def _books(tx: Transaction, psp: str) -> tuple[dict[str, int], list[Booked]]:
-    totals = tx.rows("SELECT psp_payment_ref, refunded_minor FROM payment")
-    intents = tx.rows(
-        "SELECT psp_key, psp_payment_ref, amount_minor, state FROM refund_intent WHERE psp = :psp", psp=psp
-    )
-    return {row["psp_payment_ref"]: row["refunded_minor"] for row in totals}, [Booked(**row) for row in intents]
+def _books(tx: Transaction, psp: str) -> tuple[dict[str, int], list[Booked], list[Difference]]:
+    """What was paid back at `psp` by payment, the intents that were sent there, and the open ones of others."""
+    paid = tx.rows("SELECT psp_payment_ref, refunded_minor FROM payment")
+    totals = {row["psp_payment_ref"]: row["refunded_minor"] for row in paid}
+    intents = tx.rows("SELECT psp, psp_key, psp_payment_ref, amount_minor, state FROM refund_intent WHERE psp <> ''")
+    booked, elsewhere = [], []
+    for row in intents:
+        intent = Booked(**{name: row[name] for name in Booked.__struct_fields__})
+        if row["psp"] == psp:
+            booked.append(intent)
+        elif intent.state == "succeeded":
+            totals[intent.psp_payment_ref] -= intent.amount_minor
+        elif intent.state in ("dispatching", "unknown", "manual_review"):
+            elsewhere.append(_difference("elsewhere", intent.psp_key, [], intent))
+    return totals, booked, elsewhere

@@ -136,8 +136,10 @@ class Intent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Told(msgspec.Struct, frozen=True, kw_only=True):
-    """A refund as the shop's people see it. Times: seconds since 1970. reference: by which the provider knows it.
-    paid_as: its own name for it, once it is paid. last: what happened last, and why.
+    """A refund as the shop's people see it. Times: seconds since 1970. provider: the one that it was sent to, "" = none
+    so far. reference: by which the provider knows it. paid_as: its own name for it, once it is paid. until: when the
+    lease, the pause or the approval ends that it waits for; None = no time brings it on. last: what happened last, and
+    why.
     """
 
     refund_id: str
@@ -148,9 +150,11 @@ class Told(msgspec.Struct, frozen=True, kw_only=True):
     currency: Currency
     state: State
     attempts: int
+    provider: str
     reference: str
     paid_as: str | None
     approval_id: str | None
     created_at: float
     updated_at: float
+    until: float | None
     last: str

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from random import Random
 from typing import Any, NamedTuple, TypeVar
 
@@ -38,6 +38,10 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
+def _nobody(_: Intent) -> None:
+    pass
+
+
 class Provider(NamedTuple):
     payments: Payments
     can: Capabilities
@@ -66,7 +70,7 @@ class Refunds:
     ) -> None:
         self._db, self._payments, self._clock = db, payments, clock
         self._lease = lease
-        self._books = Books(policy, psp=payments.name if payments else "", owner=owner, lease=lease)
+        self._books = Books(policy, owner=owner, lease=lease)
         self._rng = Random()
         self._under_way: set[asyncio.Task[Any]] = set()
         self._silent, self._silent_at = 0, 0.0
@@ -107,26 +111,41 @@ class Refunds:
                 log.exception("the refunds that are left over wait")
             await self._clock.sleep(COMPLETER_SECONDS * self._rng.uniform(0.5, 1.5))
 
-    async def complete(self) -> int:
-        """One round of the completer: what waited too long for a person is given up, what is due is carried out.
+    async def complete(self, told: Callable[[Intent], None] = _nobody) -> int:
+        """One round of the completer: what waited too long for a person, or after one, is given up, what is due is
+        carried out, and what another provider has is noted and left alone.
 
-        Returns how many refunds were begun to be carried on; the error that one of them ends with is logged. Raises:
-        StoreError; ToolUnavailable when the provider is away.
+        told: gets each refund that was given up or that an attempt was made for, as it is after it. Returns how many
+        refunds were begun to be carried on; the error that one of them ends with is logged. Raises: StoreError;
+        ToolUnavailable when the provider is away.
         """
-        await self._db.run(approvals.expire)
+        for late in await self._db.run(approvals.expire):
+            told(late)
         if self._payments is None:
             return 0
-        provider = Provider(self._payments, await self._payments.capabilities())
-        due = await self._db.run(lambda tx: self._books.due(tx, A_ROUND))
+        provider = Provider(self._payments, await self._payments.capabilities(fresh=True))
+        for left in await self._db.run(lambda tx: self._books.leave(tx, provider.can.name)):
+            log.error("refund %s was sent to %s, which is not the provider that is there now", left.refund_id, left.psp)
+        due = await self._db.run(lambda tx: self._books.due(tx, provider.can.name, A_ROUND))
         turns = asyncio.Semaphore(AT_ONCE)
 
         async def carry_on(found: Intent) -> None:
             async with turns:
-                await self._carry_out(found, provider)
+                await self._carry_out(found, provider, told)
 
         attempts = (asyncio.shield(self._start(carry_on(found))) for found in due)
         await asyncio.gather(*attempts, return_exceptions=True)
         return len(due)
+
+    async def next_due(self) -> float | None:
+        """Seconds until time alone makes a refund due at this provider; None = there is none.
+
+        Raises: StoreError; ToolUnavailable when the provider is away.
+        """
+        if self._payments is None:
+            return None
+        name = (await self._payments.capabilities()).name
+        return await self._db.run(lambda tx: self._books.next_due(tx, name))
 
     async def resolve(self, refund_id: str, *, psp_refund_id: str | None, by: str) -> None:
         """Close a refund under review: a person found it at the provider under this id, or (None) that it was not made.
@@ -142,34 +161,38 @@ class Refunds:
 
     async def _refund(self, ask: RefundAsk) -> RefundOutcome:
         provider = await self._provider()
-        terms = Terms(
-            open=provider is not None and self._answers(),
-            serialise=provider is None or not provider.can.idempotency,
-            today=self._clock.wall(),
-        )
+        terms = Terms(open=provider is not None and self._answers(), today=self._clock.wall())
         try:
             claimed = await self._db.run(lambda tx: self._books.claim(tx, ask, terms))
         except Refused as refused:
             return refused.refusal
         crash_point("refund_claimed")
+        if claimed.intent.attempts and not claimed.intent.busy_ms:
+            provider = await self._provider(fresh=True)
         if provider is not None and (claimed.first or not claimed.intent.busy_ms):
             return await self._carry_out(claimed.intent, provider)
         return answers.answer(claimed.intent)
 
-    async def _provider(self) -> Provider | None:
-        """None when it is away: then no refund is begun, and what became of those that were is told all the same."""
+    async def _provider(self, *, fresh: bool = False) -> Provider | None:
+        """None when it is away: then no refund is begun, and what became of those that were is told all the same.
+        fresh: before anything is asked or sent again, as there may be another one at its address by now.
+        """
         if self._payments is None:
             return None
         try:
-            return Provider(self._payments, await self._payments.capabilities())
+            return Provider(self._payments, await self._payments.capabilities(fresh=fresh))
         except ToolUnavailable as error:
             log.warning("%s", error.message)
             return None
 
-    async def _carry_out(self, found: Intent, provider: Provider) -> RefundOutcome:
+    async def _carry_out(
+        self, found: Intent, provider: Provider, told: Callable[[Intent], None] = _nobody
+    ) -> RefundOutcome:
         """One attempt, if the refund is open and nobody else makes one."""
         until = self._clock.now() + CALL_SHARE * self._lease
-        taken = await self._db.run(lambda tx: self._books.take(tx, found.refund_id, seen=found.lease_epoch))
+        taken = await self._db.run(
+            lambda tx: self._books.take(tx, found.refund_id, seen=found.lease_epoch, can=provider.can)
+        )
         if taken is None:
             return answers.answer(await self._db.run(lambda tx: rows.intent(tx, found.refund_id)))
         crash_point("refund_dispatching")
@@ -185,6 +208,7 @@ class Refunds:
             log.error("the end of refund %s could not be written down: %s", found.refund_id, error.message)
             return answers.lost(taken)
         self.fenced += not kept
+        told(now)
         return answers.answer(now, replayed=not kept)
 
     async def _attempt(self, provider: Provider, taken: Intent, until: float) -> End:

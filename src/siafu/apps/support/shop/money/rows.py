@@ -9,6 +9,7 @@ from siafu.apps.support.shop.refusal import Refusal
 from siafu.border.canonical import dumps
 from siafu.store.database import Transaction
 
+LEFT = "waits_for_its_provider"  # the event of `left`
 INTENT = (
     f"SELECT {', '.join(name for name in Intent.__struct_fields__ if name != 'now')}, {{now}} AS now "  # noqa: S608
     "FROM refund_intent "
@@ -26,6 +27,12 @@ def by_key(tx: Transaction, tenant: str, key: str) -> list[Intent]:
     return [Intent(**row) for row in found]
 
 
+def left(tx: Transaction, found: Intent) -> bool:
+    """Whether it is noted that its end is left to a provider that is not there, and nothing has happened since."""
+    newest = tx.row("SELECT kind FROM refund_event WHERE refund_id = :id ORDER BY seq DESC LIMIT 1", id=found.refund_id)
+    return found.state == "unknown" and newest is not None and newest["kind"] == LEFT
+
+
 def money(tx: Transaction, tenant: str, payment_id: str) -> OrderMoney | None:
     """None when no refund was ever asked for on this payment."""
     row = tx.row(
@@ -40,8 +47,12 @@ def money(tx: Transaction, tenant: str, payment_id: str) -> OrderMoney | None:
 def told(tx: Transaction, state: State | None = None) -> list[Told]:
     """All refunds of this state (None = all), oldest first."""
     found = tx.rows(
-        """SELECT refund_id, tenant_id, customer, order_id, amount_minor, currency, state, attempts,
+        """SELECT refund_id, tenant_id, customer, order_id, amount_minor, currency, state, attempts, psp AS provider,
                psp_key AS reference, psp_refund_id AS paid_as, approval_id, created_at, updated_at,
+               CASE WHEN state = 'pending_approval' THEN
+                       (SELECT expires_at FROM approval WHERE approval.id = refund.approval_id)
+                   WHEN lease_until > coalesce(next_attempt_at, 0.0) THEN lease_until
+                   ELSE next_attempt_at END AS until,
                (SELECT kind || ' ' || data FROM refund_event AS event WHERE event.refund_id = refund.refund_id
                 ORDER BY seq DESC LIMIT 1) AS last
            FROM refund_intent AS refund WHERE :state = '' OR state = :state ORDER BY created_at, refund_id""",

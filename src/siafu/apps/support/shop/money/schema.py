@@ -77,4 +77,26 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             tenant_id TEXT NOT NULL, customer TEXT NOT NULL, PRIMARY KEY (tenant_id, customer)
         ) {strict}""",
     ),
+    (
+        # psp: the provider that it was sent to, '' = nothing was sent yet. What was sent to a provider before providers
+        # were told apart keeps the name "payments", and waits for one that is given this name.
+        "UPDATE refund_intent SET psp = '' WHERE attempts = 0 AND state IN ('pending_approval', 'reserved')",
+        # An approval that was given may expire too, and still tells who gave it.
+        """CREATE TABLE approval_2 (
+            id TEXT PRIMARY KEY, refund_id TEXT NOT NULL UNIQUE REFERENCES refund_intent (refund_id),
+            tool TEXT NOT NULL, arguments TEXT NOT NULL, arguments_sha256 TEXT NOT NULL,
+            requester TEXT NOT NULL, actor TEXT NOT NULL, reason TEXT NOT NULL,
+            state TEXT NOT NULL CHECK (state IN ('pending', 'approved', 'denied', 'expired', 'used')),
+            created_at {real} NOT NULL, expires_at {real} NOT NULL,
+            decided_by TEXT, decided_at {real}, note TEXT NOT NULL DEFAULT '',
+            CHECK (state = 'expired' OR (state = 'pending') = (decided_by IS NULL)),
+            CHECK (decided_by IS NULL OR decided_by NOT IN (requester, actor))
+        ) {strict}""",
+        """INSERT INTO approval_2 SELECT id, refund_id, tool, arguments, arguments_sha256, requester, actor, reason,
+            state, created_at, expires_at, decided_by, decided_at, note FROM approval""",
+        "DROP TABLE approval",
+        "ALTER TABLE approval_2 RENAME TO approval",
+        """CREATE INDEX refund_approved ON refund_intent (approval_id)
+            WHERE approval_id IS NOT NULL AND state IN ('pending_approval', 'reserved')""",
+    ),
 )

@@ -1,0 +1,1 @@
+"""What work has cost, will cost, and would cost on other models."""

@@ -1,0 +1,194 @@
+"""Several upstreams and keys behind one Endpoint: each call goes to one lane, and what fails there may go on elsewhere.
+
+A lane is one key at one upstream, with its own limits. This wrapper chooses; `Retrying` outside it asks again, told by
+the error whether another lane or model would take the call (`elsewhere`) and what failed (`tried`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from siafu.errors import AccessRefused, ModelError, Overloaded, QuotaExhausted, RequestRefused, Tried, UnpricedModel
+from siafu.gateway.chat import ChatRequest
+from siafu.gateway.endpoint import Reply
+from siafu.gateway.limits import Limited
+from siafu.gateway.retry import kind_of
+from siafu.gateway.routing import Rule, Target, chain, pick
+from siafu.observe.calls import CallContext
+from siafu.observe.events import LaneClosed, LaneOpened, Observer, Rerouted
+from siafu.pace.clock import Clock
+from siafu.pace.standing import Standing
+
+PATIENCE = 5.0  # seconds that a call waits for the model it wants before another model stands in
+NO_CREDIT = 60.0  # seconds until a key without credit is tried again
+MOST_STANDINGS = 1000
+_OTHERWISE = ("context_length_exceeded", "model_not_found", "deployment_not_found")
+
+
+class Lane:
+    """One key at one upstream.
+
+    endpoint: its part of the onion. id: unique. upstream: its configured name. models: names it offers -> its own names
+    for them; None = every name, as it is. tier, weight: as in `routing.Choosable`.
+    """
+
+    def __init__(
+        self,
+        endpoint: Limited,
+        *,
+        id: str,
+        upstream: str,
+        models: Mapping[str, str] | None = None,
+        tier: int = 1,
+        weight: float = 1.0,
+    ) -> None:
+        self.endpoint = endpoint
+        self.id = id
+        self.upstream = upstream
+        self.models = models
+        self.tier = tier
+        self.weight = weight
+        self.credit = 0.0
+        self.shut_until = -math.inf
+
+    def offers(self, wanted: Target) -> bool:
+        if wanted.upstream and wanted.upstream != self.upstream:
+            return False
+        return self.models is None or wanted.model in self.models
+
+    def own_name(self, model: str) -> str:
+        return model if self.models is None else self.models.get(model, model)
+
+
+class _Option(NamedTuple):
+    """A model at a lane. shut: seconds for which a call is better not sent there, infinite = until its key is changed.
+    wait: seconds until it takes a call, those included that the call would wait there for. A full lane has none: calls
+    queue there.
+    """
+
+    lane: Lane
+    wanted: Target
+    tried: Tried | None
+    shut: float
+    wait: float
+
+
+class Routed:
+    """The wrapper that chooses. `lanes`: in the order of the settings. `rules`: the first that fits a call counts."""
+
+    def __init__(self, lanes: Sequence[Lane], rules: Sequence[Rule], *, clock: Clock, observer: Observer) -> None:
+        self.lanes = lanes
+        self._rules = rules
+        self._clock = clock
+        self._observer = observer
+        self._standings: dict[tuple[str, str], Standing] = {}  # (upstream, model) that failed last
+
+    async def open(self, request: ChatRequest, context: CallContext) -> Reply:
+        """Send `request` on one lane.
+
+        Raises: ModelError, with `tried` and `elsewhere`; RequestRefused when no upstream offers the model.
+        """
+        targets = chain(self._rules, request, context)
+        lane, wanted = self._choose(targets, context.tried)
+        if wanted != targets[0] or context.tried:
+            self._observer(
+                Rerouted(run=context.run, task=context.task, wanted=targets[0].model, model=wanted.model, lane=lane.id)
+            )
+        name = lane.own_name(wanted.model)
+        if name != request.model:
+            request = msgspec.structs.replace(request, model=name)
+        place, sent_at = (lane.upstream, wanted.model), self._clock.now()
+        if place in self._standings:
+            self._standings[place].sending(sent_at)
+        try:
+            reply = await lane.endpoint.open(request, context)
+        except ModelError as error:
+            self._shut(lane, wanted, error, context, sent_at)
+            fault, widely = kind_of(error) == "fault", isinstance(error, RequestRefused | UnpricedModel)
+            error.tried = Tried(lane.upstream if fault or widely else lane.id, wanted.model, final=not fault)
+            tried = (*context.tried, error.tried)
+            error.elsewhere = _movable(error) and any(
+                not option.tried and option.wait <= 0.0 for option in self._options(targets, tried)
+            )
+            raise
+        standing = self._standings.pop(place, None)
+        if standing is not None and standing.rested:
+            self._observer(LaneOpened(run=context.run, lane=lane.upstream, model=wanted.model))
+        return reply
+
+    def _choose(self, targets: Sequence[Target], tried: Sequence[Tried]) -> tuple[Lane, Target]:
+        """Where a call goes: to the first model that has not failed it and that somebody takes now; with no such, to
+        the one that takes it soonest. For a short wait that an upstream asked for, no other model stands in; after a
+        fault one is rather asked of another upstream.
+        """
+        options = self._options(targets, tried)
+        if not options:
+            raise RequestRefused(
+                f"no upstream offers the model {targets[0].model!r}; see [upstreams] in siafu.toml", attempts=0
+            )
+        faulty = {each.place for each in tried if not each.final}
+        for wanted in targets:
+            fresh = [option for option in options if option.wanted is wanted and not option.tried]
+            if ready := [option.lane for option in fresh if option.wait <= 0.0]:
+                well = [lane for lane in ready if lane.upstream not in faulty]
+                return pick(well or ready), wanted
+            if soon := [option for option in fresh if option.shut <= 0.0 and option.wait <= PATIENCE]:
+                options = soon
+                break
+        best = min(options, key=lambda option: (option.tried is not None and option.tried.final, option.wait))
+        if math.isinf(best.shut):
+            raise AccessRefused(
+                f"every key for {best.wanted.model!r} was refused by its upstream: set working ones", attempts=0
+            )
+        return best.lane, best.wanted
+
+    def _options(self, targets: Sequence[Target], tried: Sequence[Tried]) -> list[_Option]:
+        """Everything that could answer, the best first."""
+        now, found = self._clock.now(), []
+        for wanted in targets:
+            failed = {each.place: each for each in tried if each.model == wanted.model}
+            for lane in self.lanes:
+                if lane.offers(wanted):
+                    standing = self._standings.get((lane.upstream, wanted.model))
+                    shut = max(0.0, lane.shut_until - now, standing.rests(now) if standing else 0.0)
+                    wait = max(shut, lane.endpoint.pause(now))
+                    found.append(_Option(lane, wanted, failed.get(lane.id) or failed.get(lane.upstream), shut, wait))
+        return found
+
+    def _shut(self, lane: Lane, wanted: Target, error: ModelError, context: CallContext, sent_at: float) -> None:
+        """Take out what would fail every call: a key that is refused, and for a while one without credit, or a model
+        of an upstream that fails again and again. Who waits there chooses again.
+        """
+        if error.attempts == 0:
+            return
+        now, shut, name, model = self._clock.now(), [lane], lane.id, ""
+        if kind_of(error) == "fault":
+            if not self._standing(lane.upstream, wanted.model).failed(sent_at, now):
+                return
+            name, model = lane.upstream, wanted.model
+            shut = [each for each in self.lanes if each.upstream == name]
+        elif isinstance(error, AccessRefused) and error.status == 401:
+            lane.shut_until = math.inf
+        elif isinstance(error, QuotaExhausted):
+            lane.shut_until = now + max(NO_CREDIT, error.wait or 0.0)
+        else:
+            return
+        for each in shut:
+            each.endpoint.turn_away(lambda: Overloaded(f"{name} takes no calls for now: {error.message}", attempts=0))
+        self._observer(LaneClosed(run=context.run, lane=name, model=model, reason=error.code))
+
+    def _standing(self, upstream: str, model: str) -> Standing:
+        if len(self._standings) >= MOST_STANDINGS:
+            del self._standings[next(iter(self._standings))]  # the oldest; it would be known again soon
+        return self._standings.setdefault((upstream, model), Standing())
+
+
+def _movable(error: ModelError) -> bool:
+    """Whether another upstream, key or model may answer what failed so."""
+    if isinstance(error, RequestRefused):
+        return error.status == 404 or error.provider_code in _OTHERWISE
+    return kind_of(error) != "final" or isinstance(error, AccessRefused | QuotaExhausted | UnpricedModel)

@@ -1,0 +1,1 @@
+"""How the world talks to siafu: the OpenAI-compatible API over HTTP."""

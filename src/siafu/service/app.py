@@ -1,0 +1,245 @@
+"""The API as an ASGI application: what is checked for every request, the routes, and how errors are told.
+
+A plain ASGI callable: a handful of routes needs no framework, and whatever stands between the socket and the gateway
+is paid for by each request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+
+import msgspec
+
+from siafu.config.serving import Serving
+from siafu.errors import DeadlineReached, SiafuError
+from siafu.observe.calls import CallContext
+from siafu.service.access import Holder, KeyRing, check_browser
+from siafu.service.budgets import Budgets, task_name
+from siafu.service.completions import complete
+from siafu.service.exchange import Exchange, Receive, Scope, Send
+from siafu.service.models import Models
+from siafu.service.reading import Asked, read_request
+from siafu.service.refusals import INTERNAL, Refused, error_event, not_here, refusal
+from siafu.service.swarms import NAMESPACE, SUPPORT, customer_of, customer_request, request_name, send_result
+from siafu.store.client_keys import ClientKey
+
+CHAT, MODELS = "/v1/chat/completions", "/v1/models"
+ALIVE, READY = "/health/liveness", "/health/readiness"
+ROUTES: dict[str, Collection[str]] = {CHAT: ["POST"], MODELS: ["GET"], ALIVE: ["GET"], READY: ["GET"]}
+HERE = ("127.0.0.1", "localhost", "::1")
+COMING_BACK = 5.0  # seconds until another process may have taken over
+UNTAKEN = "%s: the client took nothing in for too long"
+log = logging.getLogger("siafu")
+
+
+class Bounds(msgspec.Struct, frozen=True, kw_only=True):
+    """at_once: requests that are worked on or wait. queue_seconds: after which one that still waits to be sent is
+    refused. seconds: for a whole request. held_bytes: of all bodies at once.
+    """
+
+    at_once: int
+    queue_seconds: float = 30.0
+    seconds: float = 600.0
+    held_bytes: int = 512 * 2**20
+
+
+class App:
+    """hosts: names besides loopback by which clients reach the server. loopback: it listens there only."""
+
+    def __init__(
+        self, parts: Serving, ring: KeyRing, bounds: Bounds, *, hosts: Collection[str] = (), loopback: bool = True
+    ) -> None:
+        self._parts = parts
+        self._clock = parts.clock
+        self._ring = ring
+        self._bounds = bounds
+        self._hosts = frozenset(name.lower() for name in (*hosts, *(HERE if loopback else ())))
+        self._loopback = loopback
+        self._budgets = Budgets(parts.accounts, parts.spent, parts.clock)
+        self._models = Models(parts.models, () if isinstance(parts.support, str) else (SUPPORT,), parts.clock)
+        self._running: dict[str, Exchange] = {}  # by task name
+        self._queued: dict[str, asyncio.TimerHandle] = {}
+        self._held = 0  # bytes
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self.draining = False
+        parts.departures.left = self._left
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        x = Exchange(scope, receive, send, self._clock.now())
+        try:
+            await self._serve(x)
+        except Refused as refused:
+            await self._tell(x, refused)
+        except SiafuError as error:
+            told = refusal(error)
+            if told.message == INTERNAL:
+                log.error("%s: %s: %s", x.id, error.code, error.message)
+            await self._tell(x, told)
+        except asyncio.CancelledError:
+            if not x.why:
+                raise
+            x.settle()
+            await self._tell(x, self._cut(x))
+        except TimeoutError:
+            log.info(UNTAKEN, x.id)
+        except Exception:
+            log.exception("%s failed", x.id)
+            await self._tell(x, Refused(500, INTERNAL, code="internal_error"))
+
+    async def _serve(self, x: Exchange) -> None:
+        path, method = x.scope["path"], x.scope["method"]
+        x.check_headers()
+        check_browser(x.header(b"host"), x.header(b"origin"), self._hosts, loopback=self._loopback)
+        if path == CHAT and method == "POST":
+            await self._chat(x)
+        elif path in (ALIVE, READY) and method == "GET":
+            await self._health(x, ready=path == READY)
+        else:
+            holder = self._ring.admit(x.headers(b"authorization"), x.address)
+            key = None if holder is None else holder.key
+            if method == "GET" and path == MODELS:
+                await x.answer(msgspec.json.encode({"object": "list", "data": await self._models.all(key)}))
+            elif method == "GET" and path.startswith(MODELS + "/"):
+                await x.answer(msgspec.json.encode(await self._models.one(path[len(MODELS) + 1 :], key)))
+            else:
+                raise not_here(method, path, ROUTES)
+
+    async def _health(self, x: Exchange, *, ready: bool) -> None:
+        if ready and self.draining:
+            raise self._stopping()
+        await x.answer(b'{"status":"ok"}')
+
+    async def _chat(self, x: Exchange) -> None:
+        """One completion, from admission to its end."""
+        holder = self._ring.admit(x.headers(b"authorization"), x.address)
+        if x.header(b"content-type").partition(";")[0].strip().lower() != "application/json":
+            message = "send the body as JSON, with the header Content-Type: application/json"
+            raise Refused(415, message, code="unsupported_media_type", again=False)
+        key = None if holder is None else holder.key
+        task = task_name(key, x.id)
+        with self._place(x, task), _in_use(holder, x.arrived):
+            asked = read_request(await x.body())
+            model = asked.request.model
+            if key is not None and not key.terms.allows(model):
+                message = f"this client key may not use the model {model[:100]!r}; see GET {MODELS}"
+                raise Refused(403, message, code="model_not_allowed", param="model", again=False)
+            account = await self._budgets.account(key)
+            loop = asyncio.get_running_loop()
+            self._queued[task] = loop.call_later(self._bounds.queue_seconds, x.cancel, "queue")
+            with x.watched():
+                if model.startswith(NAMESPACE):
+                    await self._ask_swarm(x, asked, key, account)
+                    return
+                context = CallContext(
+                    run=account,
+                    task=task,
+                    agent="" if key is None else key.id,
+                    tenant="" if key is None else key.terms.tenant,
+                    user="" if key is None else key.terms.customer,
+                    deadline=x.arrived + self._bounds.seconds,
+                )
+                await complete(x, self._parts.endpoint, asked, context)
+
+    async def _ask_swarm(self, x: Exchange, asked: Asked, key: ClientKey | None, account: str) -> None:
+        if asked.request.model != SUPPORT:
+            message = f"there is no swarm {asked.request.model[:100]!r}; there is {SUPPORT}"
+            raise Refused(404, message, code="model_not_found", param="model", again=False)
+        support = self._parts.support
+        if isinstance(support, str):
+            raise Refused(503, f"{SUPPORT} is not set up: {support}", code="not_set_up", again=False)
+        now = self._clock.wall()
+        customer = customer_of(x, key, self._parts.identity_key, now)
+        once = x.header(b"idempotency-key")
+        id = task_name(key, request_name(key, customer, once) if once else x.id)
+        request = customer_request(asked.request, customer, id)
+        self._left(task_name(key, x.id))  # the swarm's own calls have their places in the queue
+        try:
+            async with asyncio.timeout(self._bounds.seconds):
+                result = await support.ask(request, run=account, tenant="" if key is None else key.terms.tenant)
+        except TimeoutError:
+            raise DeadlineReached(f"{SUPPORT} had not answered after {self._bounds.seconds:g} s") from None
+        await send_result(x, result, asked, now)
+
+    @contextmanager
+    def _place(self, x: Exchange, task: str) -> Iterator[None]:
+        """A place among the requests that are worked on or wait. Raises: Refused when there is none."""
+        if self.draining:
+            raise self._stopping()
+        size, bounds = x.size(), self._bounds
+        if len(self._running) >= bounds.at_once or (self._held + size > bounds.held_bytes and self._running):
+            raise self._full()
+        self._running[task] = x
+        self._held += size
+        self._idle.clear()
+        try:
+            yield
+        finally:
+            self._left(task)
+            self._held -= size
+            del self._running[task]
+            if not self._running:
+                self._idle.set()
+
+    def _left(self, task: str) -> None:
+        """A request does not wait in the queue any more."""
+        if (timer := self._queued.pop(task, None)) is not None:
+            timer.cancel()
+
+    def _full(self) -> Refused:
+        waiting = len(self._queued)
+        message = f"{len(self._running)} requests are being worked on or wait ({waiting}), as many as may; try again"
+        return Refused(429, message, code="queue_full", wait=1.0 + math.log2(1 + waiting))
+
+    def _stopping(self, what: str = "takes no new requests") -> Refused:
+        message = f"this server is stopping and {what}; try again, another may have taken over"
+        return Refused(503, message, code="stopping", wait=COMING_BACK)
+
+    def _cut(self, x: Exchange) -> Refused:
+        if x.why == "queue":
+            message = f"the request waited {self._bounds.queue_seconds:g} s and could not be sent; try again"
+            return Refused(429, message, code="queue_timeout", wait=COMING_BACK)
+        return self._stopping("ended this request before its time")
+
+    async def _tell(self, x: Exchange, refused: Refused) -> None:
+        """Say it to the client as far as that is possible; one that has gone is told nothing."""
+        if x.why == "gone":
+            return
+        try:
+            if x.started:
+                await x.write(error_event(refused), more=False)
+            else:
+                await x.refuse(refused, [(b"connection", b"close")] if self.draining else [])
+        except TimeoutError:
+            log.info(UNTAKEN, x.id)
+
+    async def drain(self, seconds: float, hurry: asyncio.Event) -> bool:
+        """Take nothing new, and wait until everything has ended; after `seconds`, or once `hurry` is set, what still
+        runs is ended. True when nothing had to be.
+        """
+        self.draining = True
+        ends = [asyncio.ensure_future(each.wait()) for each in (self._idle, hurry)]
+        await asyncio.wait(ends, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        for each in ends:
+            each.cancel()
+        left = list(self._running.values())
+        for x in left:
+            x.cancel("stop")
+        if left:
+            await asyncio.wait([asyncio.ensure_future(self._idle.wait())], timeout=5.0)
+        return not left
+
+
+@contextmanager
+def _in_use(holder: Holder | None, now: float) -> Iterator[None]:
+    if holder is None:
+        yield
+        return
+    with holder.request(now):
+        yield

@@ -1,0 +1,58 @@
+"""The budgets of client keys, kept by the gateway's accounts: one account a key and UTC day."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+
+from siafu.gateway.accounts import Accounts
+from siafu.pace.clock import Clock
+from siafu.store.client_keys import ClientKey
+
+RUN = "serve"  # the run in the ledger, and the account of everybody without a budget
+DAY = 86_400.0
+
+# (key id, a time) -> what the key has been charged before and since then, in pico-dollars
+Spent = Callable[[str, float], Awaitable[tuple[int, int]]]
+
+
+class Budgets:
+    """Opens a key's account when it is first needed on a day, with what the ledger says was spent so far."""
+
+    def __init__(self, accounts: Accounts, spent: Spent, clock: Clock) -> None:
+        self._accounts = accounts
+        self._spent = spent
+        self._clock = clock
+        self._days: dict[str, float] = {}  # key id -> the day of its account
+        self._lock = asyncio.Lock()
+
+    async def account(self, key: ClientKey | None) -> str:
+        """The name of the account that pays. Raises: StoreError."""
+        if key is None or not key.terms.has_budget:
+            return RUN
+        day = self._clock.wall() // DAY * DAY
+        if self._days.get(key.id) != day:
+            async with self._lock:
+                if self._days.get(key.id) != day:
+                    await self._open(key, day)
+        return _name(key.id, day)
+
+    async def _open(self, key: ClientKey, day: float) -> None:
+        terms = key.terms
+        before, today = await self._spent(key.id, day)
+        limits = [] if terms.day_pico is None else [terms.day_pico]
+        if terms.total_pico is not None:
+            limits.append(max(0, terms.total_pico - before))
+        name = _name(key.id, day)
+        self._accounts.set(name, limit=min(limits), spent=today, allow_unpriced=terms.allow_unpriced)
+        self._days[key.id] = day
+
+
+def _name(id: str, day: float) -> str:
+    return f"{id} {datetime.fromtimestamp(day, tz=UTC):%Y-%m-%d}"
+
+
+def task_name(key: ClientKey | None, request_id: str) -> str:
+    """Under which a request stands in the ledger; so all of a key's stand together."""
+    return request_id if key is None else f"{key.id}/{request_id}"

@@ -1,0 +1,144 @@
+"""One request and its answer, on the server side: reading a body within bounds, sending, and noticing that the client
+has gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Awaitable, Callable, Iterator, MutableMapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Literal
+
+from siafu.service.refusals import Refused
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+Header = tuple[bytes, bytes]
+Why = Literal["", "gone", "queue", "stop"]
+
+MAX_BODY = 32 * 2**20
+MAX_HEADERS = 16 * 1024  # bytes of a request line and its headers
+BODY_SECONDS = 60.0  # for a request's body to arrive
+SEND_SECONDS = 60.0  # for a client to take in a piece of its answer
+_JSON = (b"content-type", b"application/json")
+
+
+class Exchange:
+    """`why`: what ended the work on it early: the client has gone, it waited too long in the queue, or the server
+    stops. `arrived`: monotonic seconds.
+    """
+
+    __slots__ = ("_receive", "_send", "_task", "arrived", "id", "scope", "started", "why")
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send, arrived: float) -> None:
+        self.scope = scope
+        self.arrived = arrived
+        self.id = f"req_{uuid.uuid4().hex}"
+        self.started = False
+        self.why: Why = ""
+        self._receive = receive
+        self._send = send
+        self._task = asyncio.current_task()
+
+    @property
+    def address(self) -> str:
+        """Who asks."""
+        client = self.scope.get("client")
+        return str(client[0]) if client else ""
+
+    def headers(self, name: bytes) -> list[bytes]:
+        """The values of a header; `name` in lower case."""
+        return [value for known, value in self.scope["headers"] if known == name]
+
+    def header(self, name: bytes) -> str:
+        """The value of a header that stands at most once; empty without it. Raises: Refused when it stands twice."""
+        found = self.headers(name)
+        if len(found) > 1:
+            raise Refused(400, f"the header {name.decode()} stands {len(found)} times", code="bad_header", again=False)
+        return found[0].decode("latin-1").strip() if found else ""
+
+    def check_headers(self) -> None:
+        """Raises: Refused when they are too large. (The server's own limit is for those that have not ended.)"""
+        if sum(len(name) + len(value) for name, value in self.scope["headers"]) > MAX_HEADERS:
+            raise Refused(431, f"headers may have at most {MAX_HEADERS:,} bytes", code="too_large", again=False)
+
+    def cancel(self, why: Why) -> None:
+        """End the work on it. Does nothing the second time."""
+        if not self.why and self._task is not None:
+            self.why = why
+            self._task.cancel()
+
+    def settle(self) -> None:
+        """The cancelling has ended the work; what follows is told to the client."""
+        if self._task is not None:
+            self._task.uncancel()
+
+    def size(self) -> int:
+        """Bytes that the body may have: what its length says, the most that is allowed when it does not.
+
+        Raises: Refused when that is too much.
+        """
+        told = self.header(b"content-length")
+        size = int(told) if told.isdigit() else MAX_BODY
+        if size > MAX_BODY:
+            raise _too_large()
+        return size
+
+    async def body(self) -> bytes:
+        """The whole body. Raises: Refused when it is too large or too slow."""
+        pieces: list[bytes] = []
+        size, more = 0, True
+        try:
+            async with asyncio.timeout(BODY_SECONDS):
+                while more:
+                    message = await self._receive()
+                    if message["type"] == "http.disconnect":
+                        self.cancel("gone")
+                        await asyncio.sleep(0)
+                    pieces.append(message.get("body", b""))
+                    size += len(pieces[-1])
+                    more = message.get("more_body", False)
+                    if size > MAX_BODY:
+                        raise _too_large()
+        except TimeoutError:
+            raise Refused(408, f"the body did not arrive within {BODY_SECONDS:g} s", code="timeout") from None
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """Within it, once the body is read, the work is cancelled when the client goes away."""
+        watcher = asyncio.create_task(self._watch())
+        try:
+            yield
+        finally:
+            watcher.cancel()
+
+    async def _watch(self) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        self.cancel("gone")
+
+    async def begin(self, status: int, headers: Sequence[Header]) -> None:
+        self.started = True
+        id = self.id.encode()
+        own = ((b"x-request-id", id), (b"x-siafu-request-id", id))  # the first is what OpenAI's clients look for
+        await self._send({"type": "http.response.start", "status": status, "headers": [*own, *headers]})
+
+    async def write(self, data: bytes, *, more: bool = True) -> None:
+        """Send a piece of the answer; waits while the client takes nothing in. Raises: TimeoutError."""
+        async with asyncio.timeout(SEND_SECONDS):
+            await self._send({"type": "http.response.body", "body": data, "more_body": more})
+
+    async def answer(self, body: bytes, headers: Sequence[Header] = (), *, status: int = 200) -> None:
+        """The whole answer, in JSON."""
+        await self.begin(status, [_JSON, (b"content-length", str(len(body)).encode()), *headers])
+        await self._send({"type": "http.response.body", "body": body})
+
+    async def refuse(self, refused: Refused, headers: Sequence[Header] = ()) -> None:
+        await self.answer(refused.body(), [*refused.headers(), *headers], status=refused.status)
+
+
+def _too_large() -> Refused:
+    return Refused(413, f"a body may have at most {MAX_BODY:,} bytes", code="too_large", again=False)

@@ -1,0 +1,129 @@
+"""What a client is told when there is no answer: a status, and an error in the shape of OpenAI's."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import msgspec
+
+from siafu.border.secrets import redact
+from siafu.border.text import clean
+from siafu.errors import ModelError, SiafuError
+
+INTERNAL = "something went wrong inside siafu; its log has more under this request id"
+_RETRY = b"x-should-retry"  # OpenAI's clients obey it
+
+
+class Refused(Exception):
+    """An answer other than the one that was wanted. `wait`: seconds after which asking again makes sense, None = not
+    known. `again`: False = asking the same again will not help, whatever the status suggests.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        code: str | None = None,
+        param: str | None = None,
+        wait: float | None = None,
+        again: bool = True,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.code = code
+        self.param = param
+        self.wait = wait
+        self.again = again
+
+    def body(self) -> bytes:
+        """`{"error": {"message", "type", "param", "code"}}`."""
+        error = {"message": self.message, "type": self._type(), "param": self.param, "code": self.code}
+        return msgspec.json.encode({"error": error})
+
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        found = []
+        if self.wait is not None:
+            found.append((b"retry-after", str(max(1, math.ceil(self.wait))).encode()))
+        if not self.again:
+            found.append((_RETRY, b"false"))
+        if self.status == 401:
+            found.append((b"www-authenticate", b"Bearer"))
+        return found
+
+    def _type(self) -> str:
+        if self.code in _NO_MONEY:
+            return "insufficient_quota"
+        if self.status == 429:
+            return "rate_limit_error"
+        return "server_error" if self.status >= 500 else "invalid_request_error"
+
+
+_NO_MONEY = ("insufficient_quota", "budget_reached")
+# by the code of our error: status, code for the client (None = the same), whether asking again can help
+_ANSWERS: dict[str, tuple[int, str | None, bool]] = {
+    "rate_limited": (429, "rate_limit_exceeded", True),
+    "overloaded": (503, None, True),
+    "quota_exhausted": (429, "insufficient_quota", False),
+    "budget_reached": (429, None, False),
+    "access_refused": (502, None, False),  # siafu's key, not the client's
+    "unpriced_model": (400, None, False),
+    "call_timeout": (504, None, True),
+    "deadline_reached": (504, None, True),
+    "upstream_fault": (502, None, True),
+    "unreachable": (502, None, True),
+    "malformed_reply": (502, None, True),
+    "request_refused": (400, None, False),
+    "input": (400, None, False),
+    "too_large": (413, None, False),
+    "not_json": (400, "invalid_json", False),
+    "boundary": (400, None, False),
+    "agent_stopped": (502, None, True),
+    "step_limit": (502, None, True),
+    "token_limit": (502, None, True),
+    "reply_truncated": (502, None, True),
+    "output_invalid": (502, None, True),
+    "tool_unavailable": (503, None, True),
+    "tool_timeout": (504, None, True),
+}
+
+
+def refusal(error: SiafuError) -> Refused:
+    """How an error of ours is told to a client. What only concerns the operator (store, settings) is not repeated."""
+    if not isinstance(error, ModelError):
+        return told(error.code, error.message)
+    found = told(error.code, error.message)
+    found.wait = error.wait
+    found.param = error.param
+    if error.code == "request_refused":
+        given = error.status or 400
+        found.status = given if 400 <= given < 500 else 502
+        found.code = error.provider_code or found.code
+    return found
+
+
+def told(code: str, message: str) -> Refused:
+    """The same for an error of which only code and message are left."""
+    answer = _ANSWERS.get(code)
+    if answer is None:
+        return Refused(500, INTERNAL, code="internal_error")
+    status, other, again = answer
+    return Refused(status, clean(redact(message)), code=other or code, again=again)
+
+
+def error_event(refused: Refused) -> bytes:
+    """The same within a stream that has begun."""
+    return b"data: " + refused.body() + b"\n\n"
+
+
+def not_here(method: str, path: str, known: dict[str, Any]) -> Refused:
+    """For a path that is not served: says what is, and which one was probably meant. known: path -> its methods."""
+    if path in known:
+        allowed = " or ".join(sorted(known[path]))
+        return Refused(405, f"{path} takes {allowed}, not {method}", code="method_not_allowed", again=False)
+    tail = "/" + path.strip("/").removeprefix("v1/")
+    near = next((name for name in known if name.endswith(tail) and tail != "/"), None)
+    hint = f"did you mean {near}? A client's base URL ends with /v1." if near else "It serves " + ", ".join(known) + "."
+    return Refused(404, f"there is no {method} {path[:100]} here. {hint}", code="unknown_url", again=False)

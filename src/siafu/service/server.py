@@ -1,0 +1,160 @@
+"""The server process: uvicorn with limits of our own, started, drained and stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import resource
+import signal
+import socket
+from collections.abc import AsyncIterator, Callable, Iterator
+
+import msgspec
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from siafu.service.app import App
+from siafu.service.exchange import MAX_HEADERS
+
+HEADER_SECONDS = 10.0  # for these to arrive
+IDLE_SECONDS = 75.0  # an unused connection is kept, longer than clients keep theirs
+MAX_CONNECTIONS = 20_000
+PARENT_CHECK = 0.5
+_BAD = b'{"error":{"message":"no valid HTTP request, or its headers are larger than 16 KiB",' + (
+    b'"type":"invalid_request_error","param":null,"code":"bad_request"}}'
+)
+
+
+class Guarded(H11Protocol):
+    """A connection that has to say what it wants in time."""
+
+    _deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as its base does
+        super().connection_made(transport)
+        if len(self.connections) > most_connections():
+            transport.abort()
+        else:
+            self._expect()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self.cycle is None or self.cycle.response_complete:
+            self._expect()  # a further request has begun, or a body is sent that nobody wants
+        elif self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+        super().connection_lost(exc)
+
+    def send_400_response(self, msg: str) -> None:
+        head = f"HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\ncontent-length: {len(_BAD)}\r\n"
+        self.transport.write(head.encode() + b"connection: close\r\n\r\n" + _BAD)
+        self.transport.close()
+
+    def _expect(self) -> None:
+        if self._deadline is None:
+            self._deadline = self.loop.call_later(HEADER_SECONDS, self.transport.abort)
+
+
+def most_connections() -> int:
+    """Connections at once: each may need one to the upstream, and files are limited."""
+    return min(MAX_CONNECTIONS, max(32, (resource.getrlimit(resource.RLIMIT_NOFILE)[0] - 64) // 2))
+
+
+def more_files() -> None:
+    """As many open files as this process may have."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 65_536 if most == resource.RLIM_INFINITY else most
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
+
+
+class Stops(msgspec.Struct):
+    """`asked`: the server shall drain and end. `hurry`: at once."""
+
+    asked: asyncio.Event
+    hurry: asyncio.Event
+
+    def signal(self) -> None:
+        """A signal: the first asks, a second one hurries."""
+        (self.hurry if self.asked.is_set() else self.asked).set()
+
+
+@contextlib.asynccontextmanager
+async def stopping(parent_pid: int | None = None) -> AsyncIterator[Stops]:
+    """SIGTERM, SIGINT and the end of `parent_pid`, None = nobody's, while the block runs."""
+    loop, stops = asyncio.get_running_loop(), Stops(asyncio.Event(), asyncio.Event())
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stops.signal)
+    watching = asyncio.create_task(_watch_parent(parent_pid, stops)) if parent_pid else None
+    try:
+        yield stops
+    finally:
+        if watching:
+            watching.cancel()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)
+
+
+async def _watch_parent(pid: int, stops: Stops) -> None:
+    while os.getppid() == pid:  # noqa: ASYNC110 - no portable way to be told
+        await asyncio.sleep(PARENT_CHECK)
+    stops.asked.set()
+
+
+class _Web(uvicorn.Server):
+    """uvicorn, told to stop by us instead of by signals."""
+
+    def __init__(self, config: uvicorn.Config, on_ready: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._on_ready = on_ready
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._on_ready()
+
+
+async def serve(
+    app: App, listening: socket.socket, stops: Stops, *, grace: float, on_ready: Callable[[], None] = lambda: None
+) -> bool:
+    """Serve until asked to stop; requests that run then have `grace` seconds to end, new ones are refused meanwhile.
+    on_ready: called once requests are served. True when every request came to its own end.
+    """
+    config = uvicorn.Config(
+        app,
+        http=Guarded,
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        log_level="critical",  # the app tells its own faults; what scanners send is no news
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        h11_max_incomplete_event_size=MAX_HEADERS,
+        timeout_keep_alive=int(IDLE_SECONDS),
+        timeout_graceful_shutdown=2,
+    )
+    web = _Web(config, on_ready)
+
+    async def end() -> bool:
+        await stops.asked.wait()
+        try:
+            return await app.drain(grace, stops.hurry)
+        finally:
+            web.should_exit = True
+
+    ending = asyncio.create_task(end())
+    try:
+        await web.serve(sockets=[listening])
+        return await ending
+    finally:
+        ending.cancel()
