@@ -175,7 +175,8 @@ def _text(where: Place, outcome: Outcome, cost: Tally | None) -> str:
             f"{sum(waits.values()):,} of these could not be settled yet ({why}), and go on with the same command"
         )
     if outcome.failed:
-        lines.append(f"{outcome.failed:,} failed, see {printable(str(where.errors or where.out))}")
+        where_to = printable(str(where.errors or where.out))
+        lines.append(f"{outcome.failed:,} failed, see {where_to}; --retry-failed runs requests again that failed")
     if outcome.left:
         lines.append(f"{outcome.left:,} left")
     if session.restored:
