@@ -172,8 +172,8 @@ def sign(
 ) -> None:
     """Sign who a customer is.
 
-    For the header x-siafu-customer of a request to siafu/support; with SIAFU_IDENTITY_KEY, which the server has too. A program makes the same with any JWT library: HS256, aud
-    "siafu-serve", sub the customer, scope "", iat and exp.
+    For the header x-siafu-customer of a request to siafu/support; with SIAFU_IDENTITY_KEY, which the server has too. A
+    program makes the same with any JWT library: HS256, aud "siafu-serve", sub the customer, scope "", iat and exp.
     """
     from siafu.border.identity import mint
     from siafu.config.client_keys import customer_key
