@@ -27,7 +27,7 @@ from .server import HELLO, Served, Slow, server, until
 KEY_PATHS = ["/v1/models", "/v1/models/m", "/v1/nothing", "/", "/metrics", "/v1/chat/completions"]
 
 
-async def make_key(served: Served, **terms: Any) -> tuple[str, dict[str, str]]:
+async def make_key(served: Served, **terms: Any) -> tuple[str, dict[str, Any]]:
     key, secret = await served.parts.keys.create(KeyTerms(name="k", **terms))
     await served.ring.refresh()
     return key.id, {"Authorization": f"Bearer {secret.reveal()}"}
