@@ -15,7 +15,7 @@ from siafu.border.money import parse_usd
 from siafu.config.budgets import open_accounts, thrift
 from siafu.config.settings import Settings
 from siafu.config.simulated import NOTICE, simulated
-from siafu.config.upstreams import configured_prices, configured_ways, rules, timeouts, way_to
+from siafu.config.upstreams import configured_prices, following_keys, rules, timeouts, usable_ways, way_to
 from siafu.errors import UnpricedModel
 from siafu.gateway.accounts import Accounts, Rules
 from siafu.gateway.client import Gateway, Way, assemble
@@ -88,6 +88,7 @@ async def opened(settings: Settings, plan: Plan) -> AsyncIterator[House]:
                 settings, ways, MemoryLedger() if store is None else store.ledger, accounts, _told(plan)
             )
             stack.push_async_callback(gateway.aclose)
+            await stack.enter_async_context(following_keys(settings, gateway, plan.notice))
             endpoint = gateway
         tools = plan.tools
         if tools is not None and isinstance(tools, Sequence):
@@ -105,7 +106,7 @@ async def opened(settings: Settings, plan: Plan) -> AsyncIterator[House]:
 
 async def _ways(settings: Settings, plan: Plan, stack: contextlib.AsyncExitStack) -> list[Way]:
     if not settings.simulated:
-        return configured_ways(settings)
+        return usable_ways(settings)
     if plan.notice is not None:
         plan.notice(NOTICE)
     base_url = await stack.enter_async_context(simulated())

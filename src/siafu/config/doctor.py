@@ -18,7 +18,7 @@ from siafu.border.text import preview
 from siafu.config.advice import Row, advice, clock_row, model_row, wrong_maker
 from siafu.config.assembly import House, Plan, opened
 from siafu.config.settings import Given, Settings, refers
-from siafu.config.upstreams import configured_ways, rules
+from siafu.config.upstreams import rules, usable_ways
 from siafu.errors import ConfigError, ModelError, SiafuError, Unreachable
 from siafu.gateway.chat import ChatAnswer, ChatRequest
 from siafu.gateway.client import Way
@@ -109,7 +109,7 @@ async def endpoint_rows(settings: Settings, clock: Clock | None = None) -> list[
         real = "for a real one set OPENAI_API_KEY, or SIAFU_BASE_URL and SIAFU_MODEL"
         return [Row(check="endpoint", state="ok", found=SIMULATED, advice=real)]
     try:
-        ways = configured_ways(settings)
+        ways = usable_ways(settings)
         rules(settings)
     except ConfigError as error:
         return [Row(check="endpoint", state="fail", found=error.message)]
