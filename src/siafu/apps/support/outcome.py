@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
+
+import msgspec
 
 from siafu.agents.arguments import RefusedCall
 from siafu.agents.steps import Step, ToolStep
 from siafu.apps.support.requests import Outcome, Refund, RefundState
 from siafu.apps.support.routes import REFUND, Route
+from siafu.apps.support.shop.refusal import Why
 from siafu.border.text import preview
 from siafu.errors import OutcomeUnknown, ToolArgumentsInvalid, ToolTimeout, ToolUnavailable
 from siafu.tools.toolset import ToolResult
@@ -106,7 +109,14 @@ def _refund(step: ToolStep) -> Refund:
         return Refund(order_id=order, state="unknown", code=code or "no_code")
     if result.later:
         return Refund(order_id=order, state="not_yet", code=code)
-    return Refund(order_id=order, state="needs_info" if _lacks(code) else "refused", code=code)
+    return Refund(order_id=order, state="needs_info" if _lacks(code) else "refused", code=code, why=_why(data))
+
+
+def _why(data: Mapping[str, Any]) -> Why | None:
+    try:
+        return msgspec.convert(data.get("details"), Why)
+    except msgspec.ValidationError:  # another shop's, or none
+        return None
 
 
 def out_of_reach(steps: Iterable[Step]) -> str:
