@@ -25,7 +25,7 @@ Examples:
   siafu bench client --json > bench.json
       for machines
   siafu bench limits
-      the concurrency policies of the limiter beside each other, in virtual time; some seconds
+      policies of the limiter, in virtual time; some seconds
 """
 LEGEND = (
     "x: multiple of raw aiohttp in the same repeat, median (lowest-highest) of the runs. Percentiles by nearest rank. "
@@ -94,7 +94,10 @@ def limits(
     seeds: int = typer.Option(3, min=1, max=100, help="Runs of each scenario, with different chance."),
     json: bool = typer.Option(False, "--json", help="Print rows and totals as JSON."),
 ) -> None:
-    """Compare the limiter's concurrency policies (limits.policy) in virtual time."""
+    """Compare the limiter's policies in virtual time.
+
+    They decide how many calls are under way at once (limits.policy).
+    """
     from siafu.bench.limits.report import compare, totals
     from siafu.border.canonical import dumps
 
