@@ -15,7 +15,7 @@ from siafu.border.money import parse_usd
 from siafu.config.budgets import open_accounts, thrift
 from siafu.config.settings import Settings
 from siafu.config.simulated import NOTICE, simulated
-from siafu.config.upstreams import configured_prices, following_keys, rules, timeouts, usable_ways, way
+from siafu.config.upstreams import configured_prices, following_keys, rules, timeouts, usable_ways, way_to
 from siafu.errors import UnpricedModel
 from siafu.gateway.accounts import Accounts, Rules
 from siafu.gateway.client import Gateway, Way, assemble
@@ -109,7 +109,7 @@ async def _ways(settings: Settings, plan: Plan, stack: contextlib.AsyncExitStack
     if plan.notice is not None:
         plan.notice(NOTICE)
     base_url = await stack.enter_async_context(simulated())
-    return [way(settings, Upstream(name="simulated", base_url=base_url, timeouts=timeouts(settings.endpoint)))]
+    return [way_to(settings, Upstream(name="simulated", base_url=base_url, timeouts=timeouts(settings.endpoint)))]
 
 
 def check_prices(settings: Settings, plan: Plan, models: Collection[str]) -> None:

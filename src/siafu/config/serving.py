@@ -14,7 +14,7 @@ from siafu.config.client_keys import LEDGER, RUN, client_keys, customer_key
 from siafu.config.settings import Settings
 from siafu.config.simulated import NOTICE, simulated
 from siafu.config.swarms import SupportSwarm, support_swarm
-from siafu.config.upstreams import following_keys, usable_ways, way
+from siafu.config.upstreams import following_keys, usable_ways, way_to
 from siafu.errors import ModelError
 from siafu.gateway.accounts import Accounts
 from siafu.gateway.client import Way
@@ -157,4 +157,4 @@ async def _ways(settings: Settings, stack: contextlib.AsyncExitStack) -> list[Wa
     if not settings.simulated:
         return usable_ways(settings)
     base_url = await stack.enter_async_context(simulated())
-    return [way(settings, Upstream(name="simulated", base_url=base_url))]
+    return [way_to(settings, Upstream(name="simulated", base_url=base_url))]

@@ -28,16 +28,14 @@ T = TypeVar("T")
 def configured_ways(settings: Settings) -> list[Way]:
     """The upstreams and keys that the settings name. Raises: ConfigError when one of them cannot be used."""
     if settings.upstreams:
-        ways = [way for name, own in settings.upstreams.items() for way in _ways_of(settings, name, own)]
-    else:
-        upstream = Upstream(
-            name="default",
-            base_url=settings.base_url(),
-            headers=resolved(settings.endpoint.headers, "endpoint.headers"),
-            timeouts=timeouts(settings.endpoint),
-        )
-        ways = _with_keys(settings, upstream, None, "endpoint")
-    return ways
+        return [way for name, own in settings.upstreams.items() for way in _ways_of(settings, name, own)]
+    upstream = Upstream(
+        name="default",
+        base_url=settings.base_url(),
+        headers=resolved(settings.endpoint.headers, "endpoint.headers"),
+        timeouts=timeouts(settings.endpoint),
+    )
+    return _with_keys(settings, upstream, None, "endpoint")
 
 
 def usable_ways(settings: Settings) -> list[Way]:
@@ -76,7 +74,7 @@ def _with_keys(settings: Settings, upstream: Upstream, own: UpstreamSettings | N
                 first = "set OPENAI_API_KEY, or" if own is None else "set"
                 raise ConfigError(f"no key for {upstream.base_url}: {first} {where}.api_key in siafu.toml")
             id = f"{upstream.name}#{key.number}" if len(keys) > 1 else "" if own is None else upstream.name
-            ways.append(way(settings, msgspec.structs.replace(upstream, key=secret), own, id=id))
+            ways.append(way_to(settings, msgspec.structs.replace(upstream, key=secret), own, id=id))
     return ways
 
 
@@ -122,7 +120,7 @@ async def following_keys(
         yield
 
 
-def way(settings: Settings, upstream: Upstream, own: UpstreamSettings | None = None, *, id: str = "") -> Way:
+def way_to(settings: Settings, upstream: Upstream, own: UpstreamSettings | None = None, *, id: str = "") -> Way:
     """The way to `upstream` under the settings' limits and prices, and its own."""
     shared, models = settings.limits, None if own is None else own.models
     return Way(
