@@ -28,16 +28,14 @@ T = TypeVar("T")
 def configured_ways(settings: Settings) -> list[Way]:
     """The upstreams and keys that the settings name. Raises: ConfigError when one of them cannot be used."""
     if settings.upstreams:
-        ways = [way for name, own in settings.upstreams.items() for way in _ways_of(settings, name, own)]
-    else:
-        upstream = Upstream(
-            name="default",
-            base_url=settings.base_url(),
-            headers=resolved(settings.endpoint.headers, "endpoint.headers"),
-            timeouts=timeouts(settings.endpoint),
-        )
-        ways = _with_keys(settings, upstream, None, "endpoint")
-    return ways
+        return [way for name, own in settings.upstreams.items() for way in _ways_of(settings, name, own)]
+    upstream = Upstream(
+        name="default",
+        base_url=settings.base_url(),
+        headers=resolved(settings.endpoint.headers, "endpoint.headers"),
+        timeouts=timeouts(settings.endpoint),
+    )
+    return _with_keys(settings, upstream, None, "endpoint")
 
 
 def usable_ways(settings: Settings) -> list[Way]:
