@@ -11,7 +11,7 @@ from rich.console import Console
 
 from siafu.apps.filerun.job import Plan
 from siafu.cli.progress import Counts, Progress, span
-from siafu.observe.events import AttemptEnded, ItemEnded, ItemStarted, Waited
+from siafu.observe.events import AttemptEnded, ItemEnded, ItemStarted, LaneClosed, LaneOpened, Waited
 from siafu.swarm.results import MapError, MapResult
 
 
@@ -153,3 +153,22 @@ def test_the_bar_appears_and_ends_with_the_block() -> None:
     assert "1/2   50 %" in text.getvalue()
     assert "한글 안내" in text.getvalue()
     assert text.getvalue().rstrip().endswith("\x1b[?25h")  # the cursor is back
+
+
+def test_people_hear_of_an_upstream_that_is_gone_once_a_minute_at_most() -> None:
+    shown, text, time = progress(width=80)
+    for _ in range(10):  # it comes and goes
+        for model in ("m", "n"):
+            shown(LaneClosed(lane="부산", model=model, reason="unreachable"))
+        time.now += 3
+        for model in ("m", "n"):
+            shown(LaneOpened(lane="부산", model=model))
+    shown(LaneClosed(lane="seoul#1", reason="access_refused"))
+    assert text.getvalue().splitlines() == [
+        "부산: unreachable again and again; tried now and then until it answers",
+        "부산 answers again",
+        "seoul#1: its key is refused; left out until the key is changed",
+    ]
+    time.now += 60
+    shown(LaneClosed(lane="부산", model="m", reason="call_timeout"))
+    assert text.getvalue().splitlines()[-1].startswith("부산: call_timeout again")

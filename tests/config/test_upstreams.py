@@ -103,6 +103,10 @@ def test_models_that_nobody_named_are_those_of_the_first_upstream(tmp_path: Path
         ('role = ["refund"]', 'rolle = ["refund"]', "did you mean role"),
         ('key_header = "api-key"', 'key_header = "api key"', "no header's name"),
         ('base_url = "https://seoul.example/v1"', "", "upstreams.seoul.base_url: field required"),
+        ("tier = 2", 'proxy = "proxy:3128"', "upstreams.azure.proxy must look like http://host:3128"),
+        ("tier = 2", 'proxy = "env:NOT_SET"', "upstreams.azure.proxy names .* NOT_SET"),
+        ("tier = 2", 'proxy = "http://kim:pa55word@p:1"', "upstreams.azure.proxy in .* must be"),
+        ("[upstreams.seoul]", '[upstreams."seoul#1"]', "holds no @, no #"),
     ],
 )
 def test_what_is_wrong_is_named(tmp_path: Path, old: str, new: str, words: str) -> None:
@@ -120,6 +124,13 @@ def test_a_file_of_certificates_that_is_none(tmp_path: Path) -> None:
         (tmp_path / "empty.pem").write_text("no certificate")
         with pytest.raises(ConfigError, match="ca_file of u, cannot be used"):
             Upstream(name="u", base_url="https://u.example/v1", ca_file=file).trusted()
+
+
+def test_a_proxy_with_a_password_comes_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PROXY", "http://kim:pa55word@proxy.example:3128")
+    ways = configured_ways(settings(tmp_path, FILE.replace("tier = 2", 'proxy = "env:PROXY"')))
+    assert ways[-1].upstream.proxy_for("https://azure.example/") == "http://kim:pa55word@proxy.example:3128"
+    assert "pa55word" not in repr(ways)
 
 
 def test_nothing_of_a_key_is_shown(tmp_path: Path) -> None:

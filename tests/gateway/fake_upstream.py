@@ -84,6 +84,7 @@ class FakeUpstream:
     in_flight: int = 0
     peak: int = 0
     port: int = 0
+    stop_listening: Callable[[], None] = lambda: None  # connections that are open stay
 
     def __post_init__(self) -> None:
         self._answers = None if callable(self.script) else iter(self.script)
@@ -190,7 +191,7 @@ async def upstream(script: Iterable[Answer] | Callable[[Arrival], Answer] = ()) 
     """A fake upstream on a free port of 127.0.0.1."""
     fake = FakeUpstream(script)
     server = await asyncio.get_running_loop().create_server(lambda: _Connection(fake), "127.0.0.1", 0, backlog=4096)
-    fake.port = server.sockets[0].getsockname()[1]
+    fake.port, fake.stop_listening = server.sockets[0].getsockname()[1], server.close
     try:
         yield fake
     finally:

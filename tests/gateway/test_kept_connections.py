@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from siafu.errors import UpstreamFault
+from siafu.errors import Unreachable, UpstreamFault
 from siafu.gateway import transport as transport_module
 from siafu.observe.calls import CallContext
 
@@ -71,3 +71,20 @@ async def test_only_a_used_connection_that_fails_at_once_is_replaced(monkeypatch
         with pytest.raises(UpstreamFault):
             await t.open(ASK, NOBODY)
         assert len(gw.arrivals) == 2, "its answer had begun"
+
+
+async def test_a_request_lost_on_a_kept_connection_is_not_told_as_never_sent() -> None:
+    """The server dies with a request in its hands, and the one sent again finds nobody: Unreachable would be free."""
+
+    async def die(writer: asyncio.StreamWriter, arrival: Arrival) -> None:
+        gw.stop_listening()
+        writer.transport.abort()
+        raise ConnectionResetError
+
+    async with upstream([http(OK), die]) as gw, transport(gw.base_url) as t:
+        await t.open(ASK, NOBODY)
+        with pytest.raises(UpstreamFault) as caught:
+            await t.open(ASK, NOBODY)
+        assert len(gw.arrivals) == 2 and type(caught.value) is UpstreamFault
+        with pytest.raises(Unreachable):
+            await t.open(ASK, NOBODY)

@@ -47,7 +47,7 @@ class Fake(SupportSwarm):
             key=request.id,
             index=0,
             item=request,
-            status="error" if self._error else self._status,
+            status=self._status,
             value=None if self._error else answer,
             error=self._error,
             usd_pico=2_000_000,
@@ -56,12 +56,12 @@ class Fake(SupportSwarm):
         )
 
 
-def signed(customer: str, key: Secret = KEY, audience: str = AUDIENCE, age: float = 0.0) -> dict[str, str]:
+def signed(customer: str, key: Secret = KEY, audience: str = AUDIENCE, age: float = 0.0) -> dict[str, Any]:
     token = mint(key, subject=customer, audience=audience, scopes=(), now=time.time() - age)
     return {"x_siafu_customer": token}
 
 
-async def ask(served: Served, body: dict[str, Any] | None = None, /, **headers: str) -> tuple[int, Any]:
+async def ask(served: Served, body: Any = None, **headers: Any) -> tuple[int, Any]:
     status, _, found = await served.ask(body=body or ASK, **headers)
     return status, found
 
@@ -178,3 +178,12 @@ def test_what_the_swarm_cannot_take_is_refused(messages: Any, more: dict[str, An
     with pytest.raises(Refused) as caught:
         request_of(messages, **more)
     assert caught.value.status == 400
+
+
+@pytest.mark.parametrize(("code", "answer"), [("pending_approval", 409), ("payments_unavailable", 503)])
+async def test_what_waits_without_an_answer_says_what_for(tmp_path: Path, code: str, answer: int) -> None:
+    fake = Fake(error=MapError(code, "later"), status="waiting")
+    async with server(tmp_path, support=fake, identity_key=KEY) as served:
+        status, body = await ask(served, **signed("kim"))
+    assert (status, body["error"]["code"]) == (answer, code)
+    assert ("a person has to decide" in body["error"]["message"]) == (answer == 409)

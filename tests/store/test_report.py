@@ -112,3 +112,16 @@ def test_a_missing_file_is_not_made(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match=r"none\.db"):
         Report(tmp_path / "none.db")
     assert list(tmp_path.iterdir()) == []
+
+
+async def test_how_attempts_ended_at_each_upstream(tmp_path: Path) -> None:
+    run = SqliteStore(tmp_path / "run.db").run("r")
+    await run.begin("w")
+    endings: list[dict[str, Any] | None] = [{"outcome": "ok"}, {"outcome": "failed", "code": "unreachable"}, None]
+    for number, ending in enumerate([*endings, *endings]):
+        await run.ledger.open(opened(f"a{number}", upstream="부산" if number else "seoul"))
+        if ending is not None:
+            run.ledger.settle(settled(f"a{number}", **ending))
+    await run.aclose()
+    with Report(tmp_path / "run.db") as reader:
+        assert reader.upstreams("r") == {"seoul": {"ok": 1}, "부산": {"unreachable": 2, "open": 2, "ok": 1}}

@@ -209,8 +209,12 @@ def test_a_shop_that_is_away_loses_no_request(tmp_path: Path) -> None:
         found = {record["id"]: record for record in records(tmp_path / "out.jsonl")}
         assert (found["r1"]["outcome"], found["r1"]["waits_for"]) == ("unknown", "outcome_unknown")
         assert found["s1"]["error"]["code"] == "tool_unavailable"
-        assert "nothing could be looked up (shop_unavailable); --retry-failed runs" in found["s1"]["error"]["message"]
-        assert shop.run(code=1)["finished"] == 1
+        assert (
+            "nothing could be looked up, as the tools were away (shop_unavailable)" in found["s1"]["error"]["message"]
+        )
+        again = shop.siafu(*shop.words[:-1])  # the refund goes on, and it says how the other one does
+        assert again.returncode == 1
+        assert "1 failed, see out.jsonl; --retry-failed runs requests again that failed" in again.stdout
         assert shop.paid() == {"pay_1016": 1}
         assert shop.run("--retry-failed")["finished"] == 2
         assert (shop.outcomes(), shop.paid()) == ({"r1": "answered", "s1": "answered"}, {"pay_1016": 1})

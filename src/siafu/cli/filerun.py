@@ -175,7 +175,8 @@ def _text(where: Place, outcome: Outcome, cost: Tally | None) -> str:
             f"{sum(waits.values()):,} of these could not be settled yet ({why}), and go on with the same command"
         )
     if outcome.failed:
-        lines.append(f"{outcome.failed:,} failed, see {printable(str(where.errors or where.out))}")
+        where_to = printable(str(where.errors or where.out))
+        lines.append(f"{outcome.failed:,} failed, see {where_to}; --retry-failed runs requests again that failed")
     if outcome.left:
         lines.append(f"{outcome.left:,} left")
     if session.restored:
@@ -204,16 +205,25 @@ def show_status(job: FileJob, where: Place, *, as_json: bool) -> None:
     expected = kept(estimate_path(where.folder.parent, where.run))
     if as_json:
         told = {} if expected is None else {"estimate": estimate_json(expected)}
-        typer.echo(encode({"run": where.run, **counts, **costs(found.spent), **told}))
+        typer.echo(encode({"run": where.run, **counts, **costs(found.spent), "upstreams": found.upstreams, **told}))
         return
     for name, count in counts.items():
         typer.echo(f"{name.replace('_', ' '):<10} {'?' if count is None else f'{count:,}'}")
     if found.spent is not None:
         typer.echo(f"{'spent':<10} {describe(found.spent)}")
+        for name, ended in found.upstreams.items() if len(found.upstreams) > 1 else ():
+            typer.echo(printable(f"{'at':<10} {name}: {_ended(ended)}"))
         if expected is not None:
             spent = found.spent
             typer.echo("")
             print_comparison(expected, spent.calls, spent.input_tokens, spent.output_tokens, usd_text(spent))
+
+
+def _ended(ended: Mapping[str, int]) -> str:
+    """How attempts ended at one upstream, for people."""
+    others = ", ".join(f"{count:,} x {code}" for code, count in ended.items() if code != "ok")
+    answered = f"{ended.get('ok', 0):,} of {sum(ended.values()):,} calls answered"
+    return f"{answered} ({others})" if others else answered
 
 
 def describe(cost: Tally) -> str:

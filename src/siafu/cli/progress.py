@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable
@@ -19,17 +20,31 @@ from siafu.apps.filerun.job import Plan
 from siafu.border.money import show_usd
 from siafu.border.text import printable
 from siafu.errors import ApprovalPending
-from siafu.observe.events import AttemptEnded, CheaperModel, Event, ItemEnded, ItemStarted, Waited
+from siafu.observe.events import (
+    AttemptEnded,
+    CheaperModel,
+    Event,
+    ItemEnded,
+    ItemStarted,
+    LaneClosed,
+    LaneOpened,
+    Waited,
+)
 from siafu.swarm.results import MapResult
 
 LINE_SECONDS = 5.0
 RATE_SECONDS = 60
+QUIET_SECONDS = 60.0  # between two notes about one upstream that comes and goes
 WIDTH = 80
 _REASONS = {
     "rate_limited": "rate limited",
     "overloaded": "the endpoint is full",
     "backoff": "before another try",
     "waiting": "before asking again",
+}
+_OUT = {
+    "access_refused": "its key is refused; left out until the key is changed",
+    "quota_exhausted": "no credit left; tried again now and then",
 }
 
 
@@ -142,6 +157,8 @@ class Progress:
         self._clock = clock
         self._live: Live | None = None
         self._told = (self.counts.began, 0)
+        self._told_of: dict[str, float] = {}  # upstreams and keys, and when people heard that one takes no calls
+        self._out: set[str] = set()  # those of which they have not heard since
         self._asked = False  # people have been told that something waits for them
 
     def __enter__(self) -> Self:
@@ -181,6 +198,15 @@ class Progress:
                 if later := len(self.counts.waiting) - asked:
                     self.note(f"{later:,} could not be settled yet and are tried again")
             self._tell()
+        elif isinstance(event, LaneClosed):
+            if self._clock() - self._told_of.get(event.lane, -math.inf) >= QUIET_SECONDS:
+                self._told_of[event.lane] = self._clock()
+                self._out.add(event.lane)
+                why = _OUT.get(event.reason, f"{event.reason} again and again; tried now and then until it answers")
+                self.note(f"{event.lane}: {why}")
+        elif isinstance(event, LaneOpened) and event.lane in self._out:
+            self._out.remove(event.lane)
+            self.note(f"{event.lane} answers again")
 
     def note(self, text: str) -> None:
         self._console.print(Text(printable(text)), soft_wrap=not self._console.is_terminal)

@@ -19,7 +19,7 @@ from siafu.gateway.limits import Limited
 from siafu.gateway.retry import kind_of
 from siafu.gateway.routing import Rule, Target, chain, pick
 from siafu.observe.calls import CallContext
-from siafu.observe.events import LaneClosed, Observer, Rerouted
+from siafu.observe.events import LaneClosed, LaneOpened, Observer, Rerouted
 from siafu.pace.clock import Clock
 from siafu.pace.standing import Standing
 
@@ -78,7 +78,9 @@ class _Option(NamedTuple):
 
 
 class Routed:
-    """The wrapper that chooses. `lanes`: in the order of the settings. `rules`: the first that fits a call counts."""
+    """The wrapper that chooses. `lanes`: in the order of the settings; may be replaced. `rules`: the first that fits a
+    call counts.
+    """
 
     def __init__(self, lanes: Sequence[Lane], rules: Sequence[Rule], *, clock: Clock, observer: Observer) -> None:
         self.lanes = lanes
@@ -115,7 +117,9 @@ class Routed:
                 not option.tried and option.wait <= 0.0 for option in self._options(targets, tried)
             )
             raise
-        self._standings.pop(place, None)
+        standing = self._standings.pop(place, None)
+        if standing is not None and standing.rested:
+            self._observer(LaneOpened(run=context.run, lane=lane.upstream, model=wanted.model))
         return reply
 
     def _choose(self, targets: Sequence[Target], tried: Sequence[Tried]) -> tuple[Lane, Target]:
@@ -124,6 +128,8 @@ class Routed:
         fault one is rather asked of another upstream.
         """
         options = self._options(targets, tried)
+        if not self.lanes:
+            raise AccessRefused("no key is left: siafu upstream-keys enable one, or add one", attempts=0)
         if not options:
             raise RequestRefused(
                 f"no upstream offers the model {targets[0].model!r}; see [upstreams] in siafu.toml", attempts=0
@@ -140,7 +146,8 @@ class Routed:
         best = min(options, key=lambda option: (option.tried is not None and option.tried.final, option.wait))
         if math.isinf(best.shut):
             raise AccessRefused(
-                f"every key for {best.wanted.model!r} was refused by its upstream: set working ones", attempts=0
+                f"every key for {best.wanted.model!r} was refused by its upstream: add one with siafu upstream-keys",
+                attempts=0,
             )
         return best.lane, best.wanted
 
@@ -163,11 +170,12 @@ class Routed:
         """
         if error.attempts == 0:
             return
-        now, shut = self._clock.now(), [lane]
+        now, shut, name, model = self._clock.now(), [lane], lane.id, ""
         if kind_of(error) == "fault":
             if not self._standing(lane.upstream, wanted.model).failed(sent_at, now):
                 return
-            shut = [each for each in self.lanes if each.upstream == lane.upstream]
+            name, model = lane.upstream, wanted.model
+            shut = [each for each in self.lanes if each.upstream == name]
         elif isinstance(error, AccessRefused) and error.status == 401:
             lane.shut_until = math.inf
         elif isinstance(error, QuotaExhausted):
@@ -175,10 +183,8 @@ class Routed:
         else:
             return
         for each in shut:
-            each.endpoint.turn_away(
-                lambda: Overloaded(f"{lane.id} takes no calls for now: {error.message}", attempts=0)
-            )
-        self._observer(LaneClosed(run=context.run, lane=shut[0].id, reason=error.code))
+            each.endpoint.turn_away(lambda: Overloaded(f"{name} takes no calls for now: {error.message}", attempts=0))
+        self._observer(LaneClosed(run=context.run, lane=name, model=model, reason=error.code))
 
     def _standing(self, upstream: str, model: str) -> Standing:
         if len(self._standings) >= MOST_STANDINGS:

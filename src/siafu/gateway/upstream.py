@@ -52,7 +52,7 @@ class Upstream(msgspec.Struct, frozen=True, kw_only=True):
     max_answer_bytes: int = MAX_ANSWER_BYTES
     key_header: str = "Authorization"
     query: Mapping[str, str] = {}
-    proxy: str | None = None
+    proxy: str | Secret | None = None
     ca_file: Path | None = None
 
     def __post_init__(self) -> None:
@@ -70,10 +70,17 @@ class Upstream(msgspec.Struct, frozen=True, kw_only=True):
         """The address of a path of the API, such as `/models`."""
         return self.base_url.rstrip("/") + path + (f"?{urlencode(self.query)}" if self.query else "")
 
+    def authorization(self) -> dict[str, str]:
+        """The header with the key; none without a key."""
+        if self.key is None:
+            return {}
+        bearer = "Bearer " if self.key_header.lower() == "authorization" else ""
+        return {self.key_header: f"{bearer}{self.key.reveal()}"}
+
     def proxy_for(self, url: str) -> str | None:
         """The proxy on the way to `url`; what the environment names never stands before this machine itself."""
         if self.proxy is not None:
-            return self.proxy
+            return self.proxy.reveal() if isinstance(self.proxy, Secret) else self.proxy
         parts = urlsplit(url)
         host = parts.hostname or ""
         if is_loopback(host) or urllib.request.proxy_bypass(f"{host}:{parts.port}" if parts.port else host):

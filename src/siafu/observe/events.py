@@ -51,10 +51,22 @@ class Rerouted(Event, frozen=True, kw_only=True):
 
 
 class LaneClosed(Event, frozen=True, kw_only=True):
-    """An upstream's key takes no calls for now. `reason`: access_refused, quota_exhausted."""
+    """An upstream, or one of its keys, takes no calls for now. `model`: only of this one; empty = of all.
+
+    `reason`: access_refused (until the key is changed), quota_exhausted (for a while), else the code of the faults that
+    came one after the other (it is tried now and then).
+    """
 
     lane: str = ""
+    model: str = ""
     reason: str = ""
+
+
+class LaneOpened(Event, frozen=True, kw_only=True):
+    """An upstream that failed again and again has answered."""
+
+    lane: str = ""
+    model: str = ""
 
 
 class CheaperModel(Event, frozen=True, kw_only=True):
@@ -63,6 +75,17 @@ class CheaperModel(Event, frozen=True, kw_only=True):
     task: str = ""
     model: str = ""
     instead: str = ""
+
+
+class LimitsShared(Event, frozen=True, kw_only=True):
+    """A process can (`alone` False, again) or cannot share an upstream's limits with the other processes of its key.
+    Alone it takes its fair part: the limits divided by `processes`. `why`: what went wrong.
+    """
+
+    upstream: str = ""
+    alone: bool = False
+    processes: int = 1
+    why: str = ""
 
 
 class ToolCalled(Event, frozen=True, kw_only=True):

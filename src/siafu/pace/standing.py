@@ -21,6 +21,11 @@ class Standing:
         self._failures, self._rest = 0, FIRST_REST
         self._since = self._until = -math.inf  # when the rest began, and when it ends
 
+    @property
+    def rested(self) -> bool:
+        """Whether it failed so often that it had to rest."""
+        return self._failures >= FAILURES
+
     def rests(self, now: float) -> float:
         """Seconds until it is tried again; 0.0 = it takes calls."""
         return max(0.0, self._until - now)
@@ -29,7 +34,7 @@ class Standing:
         """A call goes there. The first after a rest is the only one for as long again. So nothing is to be given back
         when it is cancelled.
         """
-        if self._failures >= FAILURES and now >= self._until:
+        if self.rested and now >= self._until:
             self._until = now + self._rest
 
     def failed(self, sent_at: float, now: float) -> bool:
@@ -37,7 +42,7 @@ class Standing:
 
         What left before the rest began tells nothing new, and does not lengthen it.
         """
-        if self._failures >= FAILURES:
+        if self.rested:
             if sent_at > self._since:
                 self._rest = min(2 * self._rest, LONGEST_REST)
                 self._since, self._until = now, now + self._rest

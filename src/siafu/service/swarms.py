@@ -14,7 +14,7 @@ from siafu.apps.support.requests import MAX_TEXT, Answer, CustomerRequest, Turn
 from siafu.border.identity import verify
 from siafu.border.secrets import Secret
 from siafu.border.text import clean
-from siafu.errors import IdentityInvalid
+from siafu.errors import ApprovalPending, IdentityInvalid
 from siafu.gateway.chat import ChatAnswer, ChatRequest, Usage
 from siafu.service.completions import DONE, STREAM_HEADERS, cost_header, spoken, usage
 from siafu.service.exchange import Exchange, Header
@@ -122,7 +122,9 @@ async def send_result(x: Exchange, result: MapResult, asked: Asked, now: float) 
     if not isinstance(answer, Answer):
         code, message = (result.error.code, result.error.message) if result.error else ("internal_error", "")
         if result.status == "waiting":
-            raise Refused(409, "a person has to decide first: " + message, code="pending_approval", again=False)
+            if code != ApprovalPending.code:  # the same key again asks for the same effect
+                raise Refused(503, message, code=code)
+            raise Refused(409, "a person has to decide first: " + message, code=code, again=False)
         raise told(code, message)
     headers: list[Header] = [(b"x-siafu-upstream", SUPPORT.encode())]
     if result.usd_pico is not None:

@@ -91,6 +91,11 @@ _ANSWERS = """
 SELECT COUNT(*) FROM (
     SELECT DISTINCT task, step, CASE WHEN step = '' THEN id END FROM attempt WHERE run = ? AND outcome = 'ok')
 """
+_UPSTREAMS = """
+SELECT upstream, CASE WHEN outcome IS NULL THEN 'open' WHEN outcome = 'ok' OR code = '' THEN outcome ELSE code END,
+    COUNT(*)
+FROM attempt WHERE run = ? GROUP BY 1, 2 ORDER BY MIN(id)
+"""
 _ITEMS = f"""
 SELECT id, {", ".join(ITEM)} FROM item WHERE run = ? AND id > ? AND status IS NOT NULL ORDER BY id LIMIT {PAGE}
 """
@@ -161,6 +166,13 @@ class Report:
             answers=answers,
             wasted=total.calls - outcomes["open"] - answers,
         )
+
+    def upstreams(self, run: str) -> dict[str, dict[str, int]]:
+        """How attempts ended at each upstream: `ok`, the code of the error, or `open` when they are not settled."""
+        found: defaultdict[str, dict[str, int]] = defaultdict(dict)
+        for upstream, ended, count in self._rows(_UPSTREAMS, self._id(run)):
+            found[upstream][ended] = count
+        return dict(found)
 
     def items(self, run: str) -> Iterator[ItemRecord]:
         """Every result in the order in which the items were first claimed; a page at a time is in memory."""

@@ -18,7 +18,7 @@ from siafu.store.report import Report, Tally
 class Status(msgspec.Struct, frozen=True, kw_only=True):
     """finished, failed, waiting: ids by their record. bad: lines that could not be used.
     left: ids without a record; None when the input was never accepted. spent: every attempt of all sessions; None
-    without a journal.
+    without a journal. upstreams: as in `Report.upstreams`.
     """
 
     finished: int
@@ -27,6 +27,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     bad: int
     left: int | None
     spent: Tally | None
+    upstreams: dict[str, dict[str, int]]
 
 
 def status(job: FileJob, where: Place) -> Status:
@@ -43,7 +44,7 @@ def status(job: FileJob, where: Place) -> Status:
     if where.index.exists():
         with opened_index(where.index) as index:
             left = max(0, index.lines - counts["finished"] - counts["failed"] - counts["waiting"])
-    return Status(**counts, left=left, spent=spent(where))
+    return Status(**counts, left=left, spent=spent(where), upstreams=_upstreams(where))
 
 
 def _kind(record: Written) -> str:
@@ -67,3 +68,10 @@ def spent(where: Place) -> Tally | None:
         return None
     with Report(where.journal) as report:
         return report.totals(where.run).all if where.run in report.runs() else None
+
+
+def _upstreams(where: Place) -> dict[str, dict[str, int]]:
+    if not where.journal.exists():
+        return {}
+    with Report(where.journal) as report:
+        return report.upstreams(where.run) if where.run in report.runs() else {}

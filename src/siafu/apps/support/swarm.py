@@ -112,7 +112,7 @@ class Support(msgspec.Struct, frozen=True, kw_only=True):
                 raise
         tried, became = refunds(steps), outcome(route, steps)
         if became == "unknown" and not tried and not route.hands_over and (code := out_of_reach(steps)):
-            raise ToolUnavailable(f"nothing could be looked up ({code}); --retry-failed runs this request again")
+            raise ToolUnavailable(f"nothing could be looked up, as the tools were away ({code}); try again later")
         return Answer(
             outcome="unknown" if route.hands_over and handed is None else became,
             category=ticket.category,
