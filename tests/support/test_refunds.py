@@ -217,11 +217,11 @@ async def test_the_token_says_what_the_customer_named() -> None:
     key = Secret("k3y" * 20)
     tools = desk()
     support = msgspec.structs.replace(SUPPORT, identity_key=key)
-    await answer(request("1001번에서 3만원, $5", id="r9"), asks(), tools, support=support)
+    await answer(request("1001번에서 3만원, 1002번에서 $5", id="r9"), asks(), tools, support=support)
     assert len(tools.contexts) == 2
     for made in tools.contexts:
         proof = verify(str(made.identity), key, "siafu-shop", time.time())
-        assert proof.grants == Grants({"1001": (("KRW", 30_000), ("USD", 500))})
+        assert proof.grants == Grants({"1001": (("KRW", 30_000),), "1002": (("USD", 500),)})
         assert (proof.request, proof.scopes) == ("r9", frozenset(ROUTES["refund"].scopes))
 
 
