@@ -37,7 +37,16 @@ def reason(token: str, now: float = NOW, audience: str = "siafu-shop") -> str:
 
 def test_what_is_minted_is_read_back() -> None:
     token = mint(
-        KEY, subject="김", audience="shop", scopes=["b", "a"], tenant="t", run="r", request="q", minutes=15, now=NOW
+        KEY,
+        subject="김",
+        audience="shop",
+        scopes=["b", "a"],
+        tenant="t",
+        run="r",
+        request="q",
+        role="refund",
+        minutes=15,
+        now=NOW,
     )
     assert verify(token, KEY, "shop", NOW) == Identity(
         subject="김",
@@ -46,6 +55,7 @@ def test_what_is_minted_is_read_back() -> None:
         tenant="t",
         run="r",
         request="q",
+        role="refund",
         expires=int(NOW) + 900,
     )
     assert verify(signed(), KEY, "siafu-shop", NOW).subject == "kim"  # the positive control of the tables below

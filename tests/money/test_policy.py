@@ -148,6 +148,12 @@ def test_a_person_checks_what_a_little_trusted_actor_asks_for() -> None:
     assert asks(policy, actor="agent:refund") == []
 
 
+def test_a_person_checks_what_an_agent_of_a_little_trusted_role_asks_for() -> None:
+    policy = RefundPolicy(low_trust_roles=frozenset({"refund"}))
+    assert asks(policy, role="refund", actor="agent:run-1") == ["low_trust"]
+    assert asks(policy, role="complaint") == asks(policy, actor="refund") == asks(policy) == []
+
+
 @given(
     refunded=st.integers(0, 10_000),
     amount=st.integers(1, 12_000),

@@ -54,13 +54,14 @@ def test_a_refunds_key_is_its_request_and_order_and_nothing_a_model_says(shop: S
 
 def test_what_the_token_says_travels_with_the_ask(shop: ShopDatabase) -> None:
     grants = Grants({"1001": (("KRW", 5000),)})
-    who = Caller(customer="kim", run="r", request="q", grants=grants, expected_refunded_minor=7)
+    who = Caller(customer="kim", run="r", request="q", role="refund", grants=grants, expected_refunded_minor=7)
     found = ask(shop, who, amount=5000, reason="wrong_item")
     assert (found.customer, found.order.order_id, found.amount_minor, found.reason) == (
         *("kim", "1001"),
         *(5000, "wrong_item"),
     )
     assert (found.grants, found.expected_refunded_minor, found.actor, found.task) == (grants, 7, "agent:r", "q")
+    assert found.role == "refund"
     assert ask(shop, Caller(customer="kim")).actor == "kim"
 
 

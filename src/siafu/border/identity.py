@@ -43,8 +43,8 @@ class Grants(msgspec.Struct, frozen=True):
 class Identity(msgspec.Struct, frozen=True, kw_only=True):
     """What a checked token says. `subject`: the customer. `scopes`: tool names. `expires`: seconds since 1970.
 
-    tenant, run, request: where the call belongs; empty when the token does not say. grants: the call may only act on
-    these; None = not limited so, as with a person's own client.
+    tenant, run, request: where the call belongs; role: of the agent that makes it; empty when the token does not say.
+    grants: the call may only act on these; None = not limited so, as with a person's own client.
     """
 
     subject: str
@@ -53,6 +53,7 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
     tenant: str = ""
     run: str = ""
     request: str = ""
+    role: str = ""
     grants: Grants | None = None
     expires: int
 
@@ -66,6 +67,7 @@ class _Claims(msgspec.Struct, kw_only=True):
     tenant: _Word = ""
     run: _Word = ""
     request: _Word = ""
+    role: _Word = ""
     grants: Grants | None = None
 
 
@@ -93,11 +95,12 @@ def mint(  # noqa: PLR0913 - each is one claim of the token
     tenant: str = "",
     run: str = "",
     request: str = "",
+    role: str = "",
     grants: Grants | None = None,
     minutes: float = 15,
 ) -> str:
-    """A token for `subject` to use at `audience` for the tools in `scopes`. `now`: seconds since 1970. `grants`: as in
-    `Identity`.
+    """A token for `subject` to use at `audience` for the tools in `scopes`. `now`: seconds since 1970. `role`,
+    `grants`: as in `Identity`.
 
     Raises: ConfigError when a value is empty or too long, or `minutes` is outside 0 to 60.
     """
@@ -112,6 +115,7 @@ def mint(  # noqa: PLR0913 - each is one claim of the token
         "tenant": tenant,
         "run": run,
         "request": request,
+        "role": role,
     }
     if grants is not None:
         claims["grants"] = msgspec.to_builtins(grants)
@@ -153,6 +157,7 @@ def verify(token: str, key: Secret, audience: str, now: float) -> Identity:
         tenant=claims.tenant,
         run=claims.run,
         request=claims.request,
+        role=claims.role,
         grants=claims.grants,
         expires=claims.exp,
     )

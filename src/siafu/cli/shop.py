@@ -69,6 +69,7 @@ def serve(
     database: str | None = Where,
     payments: str | None = Payments,
     payments_name: str = PaymentsName,
+    low_trust_role: list[str] = typer.Option([], help="Refunds that agents of this role ask for wait for a person."),
     delay: float = typer.Option(0, min=0, max=600_000, help="Milliseconds each tool waits before it answers."),
     log_calls: Path | None = typer.Option(None, help="Append each call with its arguments to this JSONL file."),
     ready_file: Path | None = typer.Option(None, help="http: write the URL to this file once it can be used."),
@@ -94,7 +95,8 @@ def serve(
         store, clock = stack.enter_context(contextlib.closing(open_shop(database))), SystemClock()
         provider = open_provider(payments, payments_name) if payments else None
         owner = f"{platform.node()}:{os.getpid()}"
-        refunds = Refunds(store, provider, RefundPolicy(), clock=clock, owner=owner)
+        policy = RefundPolicy(low_trust_roles=frozenset(low_trust_role))
+        refunds = Refunds(store, provider, policy, clock=clock, owner=owner)
         shop = Shop(store, refunds, clock=clock, key=key, customer=customer, delay=delay / 1000, call_log=log)
         if transport is Transport.stdio:
             asyncio.run(_stdio(shop, provider, parent_pid))

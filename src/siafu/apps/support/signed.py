@@ -45,6 +45,7 @@ class Signed:
             scopes=self._scopes,
             run=context.run,
             request=context.task,
+            role=context.role,
             grants=self._grants,
             now=self._clock.wall(),
         )

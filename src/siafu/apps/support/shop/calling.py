@@ -16,15 +16,17 @@ from siafu.store.database import Transaction
 class Caller(msgspec.Struct, frozen=True, kw_only=True):
     """Who calls, as proved outside the arguments. `customer`: None when nobody was identified.
 
-    scopes: the tools this caller may use; None = all. grants: the orders and amounts it may act on; None = not limited
-    so. effect_key: names what this call is to bring about, the same for every attempt; "" = the client names nothing.
-    expected_refunded_minor: what the caller saw refunded of the order; None = it does not say.
+    role: of the agent; "" = nobody says. scopes: the tools this caller may use; None = all. grants: the orders and
+    amounts it may act on; None = not limited so. effect_key: names what this call is to bring about, the same for every
+    attempt; "" = the client names nothing. expected_refunded_minor: what the caller saw refunded of the order; None =
+    it does not say.
     """
 
     customer: str | None = None
     tenant: str = ""
     run: str = ""
     request: str = ""
+    role: str = ""
     scopes: frozenset[str] | None = None
     grants: Grants | None = None
     effect_key: str = ""

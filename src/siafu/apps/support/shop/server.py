@@ -67,6 +67,7 @@ def caller(token: object, bearer: Identity | None, *, key: Secret | None, custom
         tenant=found.tenant,
         run=found.run,
         request=found.request,
+        role=found.role,
         scopes=found.scopes,
         grants=found.grants,
     )

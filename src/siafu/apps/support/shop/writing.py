@@ -86,6 +86,7 @@ def _process_refund(tx: Transaction, caller: Caller, question: RefundQuestion) -
         run=caller.run,
         task=caller.request,
         grants=caller.grants,
+        role=caller.role,
     )
 
 

@@ -28,7 +28,8 @@ class RefundPolicy(msgspec.Struct, frozen=True, kw_only=True):
     by_status: the order must be cancellable or delivered within the windows (days). final_sale: SKUs that are not
     taken back for a change of mind. The others ask for a person: approval_above (minor units by currency);
     second_refund on an order; equal_amount_hours: the same amount on the same order within; daily_refunds: more than
-    so many of a customer in 24 hours; low_trust: actors that never refund alone. approval_hours: how long a decision
+    so many of a customer in 24 hours; low_trust: actors that never refund alone; low_trust_roles: roles of agents
+    that do not. approval_hours: how long a decision
     is waited for, and the money held.
     """
 
@@ -41,6 +42,7 @@ class RefundPolicy(msgspec.Struct, frozen=True, kw_only=True):
     equal_amount_hours: float | None = 24.0
     daily_refunds: int | None = 3
     low_trust: frozenset[str] = frozenset()
+    low_trust_roles: frozenset[str] = frozenset()
     approval_hours: float = 72.0
 
     @property
@@ -97,7 +99,7 @@ def questions(policy: RefundPolicy, ask: RefundAsk, amount: int, history: Histor
         "equal_amount": None not in (policy.equal_amount_hours, history.equal_hours)
         and (history.equal_hours or 0.0) < (policy.equal_amount_hours or 0.0),
         "daily_refunds": policy.daily_refunds is not None and history.today >= policy.daily_refunds,
-        "low_trust": ask.actor in policy.low_trust,
+        "low_trust": ask.actor in policy.low_trust or ask.role in policy.low_trust_roles,
     }
     return [rule for rule, holds in rules.items() if holds]
 

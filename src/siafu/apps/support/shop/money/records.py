@@ -35,7 +35,7 @@ class RefundAsk(msgspec.Struct, frozen=True, kw_only=True):
     `wrong_item` have longer windows. key: names the customer's request (`keys.request_key`); "" = a bare client, whose
     open request for this order and amount is found or begun. expected_refunded_minor: what the asker believes is
     paid back or reserved on this order; None = it does not say. actor: who asks on the customer's behalf. grants: what
-    the customer's own words name; None = not limited by a message.
+    the customer's own words name; None = not limited by a message. role: of the agent; "" = it has none.
     """
 
     tenant: str
@@ -49,6 +49,7 @@ class RefundAsk(msgspec.Struct, frozen=True, kw_only=True):
     run: str = ""
     task: str = ""
     grants: Grants | None = None
+    role: str = ""
 
 
 class RefundDone(msgspec.Struct, frozen=True, kw_only=True):
