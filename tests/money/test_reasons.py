@@ -12,7 +12,7 @@ from siafu.apps.support.shop.money import answers
 from siafu.apps.support.shop.money.policy import RefundPolicy, refused
 from siafu.apps.support.shop.money.records import OrderMoney
 from siafu.apps.support.shop.orders import Item
-from siafu.apps.support.shop.refusal import Reason, Refusal, Why
+from siafu.apps.support.shop.refusal import Question, Reason, Refusal, Why
 from siafu.border.identity import Grants
 from siafu.store.database import Database
 
@@ -58,7 +58,8 @@ def test_every_reason_is_given_with_its_facts() -> None:
         **{name: why(answers.declined(name)) for name in ("denied", "expired", "not_carried_out", "not_made")},
         "by_provider": why(answers.declined("card_expired")),
     }
-    assert {name: given.reason for name, given in found.items()} == {name: name for name in get_args(Reason)}
+    of_refusals = set(get_args(Reason)) - set(get_args(Question))
+    assert {name: given.reason for name, given in found.items()} == {name: name for name in of_refusals}
     given = found["already_refunded"]
     assert (given.refunded_minor, given.refundable_minor, given.currency, given.refunds) == (10_000, 0, "KRW", 2)
     assert given.refunded_at is not None and given.refunded_at.timestamp() == PAID_AT
@@ -68,6 +69,21 @@ def test_every_reason_is_given_with_its_facts() -> None:
     assert found["return_window"].delivered_at == TODAY - timedelta(days=8)
     assert (found["final_sale"].kept_minor, found["final_sale"].refundable_minor) == (10_000, 0)
     assert found["by_provider"].provider_code == "card_expired"
+
+
+def test_an_order_that_was_refunded_before_the_shop_kept_books_says_when_it_was() -> None:
+    given = policy(status="refunded", refunded_at=TODAY.isoformat())
+    assert (given.reason, given.refunded_at) == ("already_refunded", TODAY)
+    assert policy(status="refunded").refunded_at is None
+
+
+async def test_a_refund_that_waits_says_why_a_person_decides(db: Database) -> None:
+    refunds = shop(db, Bank(), RefundPolicy(approval_above={"KRW": 5_000}, low_trust_roles=frozenset({"refund"})))
+    for asked, reason in (("1", "amount"), ("1", "amount"), ("2", "low_trust")):
+        of_order = {} if asked == "1" else {"order": order("1002"), "role": "refund"}
+        waits = await refunds.refund(ask(asked, 6_000 if asked == "1" else 100, **of_order))
+        assert isinstance(waits, Refusal) and code(waits) == "pending_approval"
+        assert why(waits).reason == reason
 
 
 @pytest.mark.parametrize("of_order", [{}, arrived(60), {"status": "shipped"}, {"status": "refunded"}])

@@ -15,7 +15,7 @@ from siafu.apps.support import shop
 from siafu.apps.support.letter import letter
 from siafu.apps.support.outcome import refunds
 from siafu.apps.support.routes import ROUTES
-from siafu.apps.support.shop.refusal import SHOP_ZONE, Reason, Why
+from siafu.apps.support.shop.refusal import SHOP_ZONE, Question, Reason, Why
 
 from .test_outcome import refund
 
@@ -76,6 +76,16 @@ def test_every_reason_has_its_own_words_in_both_languages(reason: Reason, korean
 def test_the_tables_have_nothing_that_the_shop_cannot_say() -> None:
     assert words.BECAUSE.keys() | words.INSTEAD.keys() == set(get_args(Reason))
     assert not words.BECAUSE.keys() & words.INSTEAD.keys()
+
+
+@pytest.mark.parametrize("korean", [True, False])
+@pytest.mark.parametrize("reason", get_args(Question))
+def test_a_refund_that_waits_is_told_with_why_a_person_decides(reason: Question, korean: bool) -> None:
+    waits = words.PENDING[0 if korean else 1].format(order="1001")
+    assert told("pending_approval", korean=korean) == waits
+    assert told("pending_approval", {"reason": reason, "refund_id": "r"}, korean=korean) == (
+        f"{waits} {words.BECAUSE[reason][0 if korean else 1]}"
+    )
 
 
 def say(reason: str, *, korean: bool = False, code: str = "exceeds_refundable", **figures: Any) -> str:

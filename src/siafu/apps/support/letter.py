@@ -129,6 +129,20 @@ BECAUSE: dict[Reason, Say] = {
         "결제사가 환불을 거절했습니다. 결제 수단을 확인해 주세요.",
         "The payment provider declined it. Please check your means of payment.",
     ),
+    "amount": ("담당자가 금액을 확인합니다.", "A person checks a refund of this size."),
+    "second_refund": (
+        "이 주문에는 환불이 이미 있어 담당자가 확인합니다.",
+        "The order has had a refund already, so a person checks this one.",
+    ),
+    "equal_amount": (
+        "이 주문에서 같은 금액의 환불이 최근에 있어 담당자가 확인합니다.",
+        "The same amount of this order was refunded not long ago, so a person checks this one.",
+    ),
+    "daily_refunds": (
+        "하루에 여러 건의 환불이 있어 담당자가 확인합니다.",
+        "It is one of several refunds in a day, so a person checks it.",
+    ),
+    "low_trust": ("이 요청은 담당자가 직접 확인합니다.", "A person looks at requests like this one."),
 }
 # Said instead of REFUSED, not after it.
 INSTEAD: dict[Reason, Say] = {
@@ -183,7 +197,7 @@ def _told(refund: Refund, korean: bool) -> str:
     values = {"order": refund.order_id, "amount": _amount(refund, korean)}
     table = {"paid": PAID, "pending_approval": PENDING, "not_yet": NOT_YET, "unknown": UNKNOWN}
     said = _say(table.get(refund.state, REFUSED), korean, **values)
-    if refund.state not in ("refused", "needs_info"):
+    if refund.state not in ("refused", "needs_info", "pending_approval"):
         return said
     if refund.why is not None:
         figures = values | _figures(refund.why, korean)

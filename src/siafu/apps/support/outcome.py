@@ -105,7 +105,7 @@ def _refund(step: ToolStep) -> Refund:
         )
     code = result.code
     if code == "pending_approval":
-        return Refund(order_id=order, state="pending_approval", code=code)
+        return Refund(order_id=order, state="pending_approval", code=code, why=_why(data))
     if code in _UNSURE:
         return Refund(order_id=order, state="unknown", code=code or "no_code")
     if result.later:

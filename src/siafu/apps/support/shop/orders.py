@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from siafu.apps.support.shop.catalogue import OPENED, Product
+from siafu.apps.support.shop.refusal import SHOP_ZONE
 
 Status = Literal["paid", "preparing", "shipped", "delivered", "cancelled", "refunded"]
 Currency = Literal["KRW", "USD"]
@@ -66,7 +67,9 @@ class Item(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
-    """One order. `*_minor`: whole won for KRW, cents for USD. Times: ISO 8601 with offset; null = not yet."""
+    """One order. `*_minor`: whole won for KRW, cents for USD. Times: ISO 8601 with offset; null = not yet, or not
+    known. refunded_at: of its last refund.
+    """
 
     order_id: str
     status: Status
@@ -81,11 +84,17 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     carrier: str | None
     tracking_number: str | None
     items: list[Item]
+    refunded_at: str | None = None
 
 
 def money_text(minor: int, currency: str) -> str:
     """For people: `39,000원`, `$29.90`."""
     return f"{minor:,}원" if currency == "KRW" else f"${minor // 100:,}.{minor % 100:02}"
+
+
+def shop_time(seconds: float) -> str:
+    """Seconds since 1970 as the shop writes times."""
+    return datetime.fromtimestamp(seconds, SHOP_ZONE).isoformat(timespec="seconds")
 
 
 def first_orders(products: Sequence[Product], opened: datetime = OPENED) -> Iterator[tuple[str, Order]]:
@@ -127,6 +136,7 @@ def _order(n: int, products: Sequence[Product], opened: datetime) -> Order:
         carrier=carrier if sent else None,
         tracking_number=f"{prefix}{_pick(n, 'tracking', 10**10):010}" if sent else None,
         items=items,
+        refunded_at=(shipped + timedelta(days=5)).isoformat() if status == "refunded" else None,
     )
 
 

@@ -11,7 +11,7 @@ from siafu.apps.support.shop.catalogue import Product, Sku
 from siafu.apps.support.shop.database import all_products, find_order, find_product
 from siafu.apps.support.shop.finding import MAX_FOUND, search, words
 from siafu.apps.support.shop.money.books import order_money
-from siafu.apps.support.shop.orders import Order, OrderId
+from siafu.apps.support.shop.orders import Order, OrderId, shop_time
 from siafu.apps.support.shop.refusal import Refusal
 from siafu.apps.support.shop.stock import sku_not_found
 from siafu.store.database import Transaction
@@ -85,8 +85,9 @@ def _get_order_status(tx: Transaction, caller: Caller, question: OrderQuestion) 
     if order is None:
         return order_not_found()
     money = order_money(tx, caller.tenant, order)
+    last = order.refunded_at if money.refunded_at is None else shop_time(money.refunded_at)
     return OrderStatus(
-        **msgspec.structs.asdict(order),
+        **(msgspec.structs.asdict(order) | {"refunded_at": last}),
         refunded_minor=money.committed_minor,
         refund_pending_minor=money.reserved_minor,
         refundable_minor=money.refundable_minor,

@@ -9,7 +9,10 @@ import msgspec
 
 SHOP_ZONE = timezone(timedelta(hours=9))  # in which the shop names times
 
-# Why there is no refund, as far as the code leaves it open. What is told to a customer for each: `support.letter`.
+# Why a person decides about a refund first.
+Question = Literal["amount", "second_refund", "equal_amount", "daily_refunds", "low_trust"]
+# Why there is no refund, or none yet, as far as the code leaves it open. What is told to a customer for each:
+# `support.letter`.
 Reason = Literal[
     # exceeds_refundable (also not_refundable: already_refunded), stale_refund_total: changed
     "already_refunded",
@@ -30,6 +33,12 @@ Reason = Literal[
     "not_carried_out",
     "not_made",
     "by_provider",
+    # pending_approval: the first of the questions
+    "amount",
+    "second_refund",
+    "equal_amount",
+    "daily_refunds",
+    "low_trust",
 ]
 _Minor = Annotated[int, msgspec.Meta(ge=0, le=10**12)]
 

@@ -92,14 +92,16 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             PRIMARY KEY (tool, tenant_id, unit, day)
         ) {strict}""",
     ),
+    ("ALTER TABLE customer_order ADD COLUMN refunded_at TEXT",),  # NULL: not refunded, or nobody knows when
 )
 
 _PRODUCT = """INSERT INTO product (sku, name_ko, name_en, category, price_krw, price_usd_cents, stock, restock_on,
     keywords) VALUES (:sku, :name_ko, :name_en, :category, :price_krw, :price_usd_cents, :stock, :restock_on, :keywords)
     ON CONFLICT DO NOTHING"""
 _ORDER = """INSERT INTO customer_order (tenant_id, customer, order_id, status, currency, total_minor, ordered_at,
-    shipped_at, delivered_at, expected_on, carrier, tracking_number) VALUES ('', :customer, :order_id, :status,
-    :currency, :total_minor, :ordered_at, :shipped_at, :delivered_at, :expected_on, :carrier, :tracking_number)
+    shipped_at, delivered_at, expected_on, carrier, tracking_number, refunded_at)
+    VALUES ('', :customer, :order_id, :status, :currency, :total_minor, :ordered_at, :shipped_at, :delivered_at,
+    :expected_on, :carrier, :tracking_number, :refunded_at)
     ON CONFLICT DO NOTHING"""
 _ITEM = """INSERT INTO order_item (tenant_id, order_id, line, sku, quantity, unit_price_minor)
     VALUES ('', :order_id, :line, :sku, :quantity, :unit_price_minor)"""

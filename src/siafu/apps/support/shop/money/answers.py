@@ -66,7 +66,7 @@ def answer(intent: Intent, *, replayed: bool = True) -> RefundOutcome:
             code="pending_approval",
             message=f"A person has to approve this refund of {amount} first. Nothing is refunded yet. Tell the "
             "customer so, and do not ask again.",
-            details={**about, "approval_id": intent.approval_id},
+            details={**about, "approval_id": intent.approval_id, "reason": (intent.questions or "").split(", ")[0]},
         )
     if intent.state == "manual_review":
         return Refusal(

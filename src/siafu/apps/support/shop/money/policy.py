@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Literal
 
 import msgspec
 
@@ -13,13 +12,11 @@ from siafu.apps.support.shop.money import answers
 from siafu.apps.support.shop.money.records import OrderMoney, RefundAsk
 from siafu.apps.support.shop.orders import Currency, Item, Order, money_text
 from siafu.apps.support.shop.policy import CHANGE_OF_MIND_DAYS, CHECKED_ABOVE, FAULTY_DAYS
-from siafu.apps.support.shop.refusal import Refusal, Why
+from siafu.apps.support.shop.refusal import Question, Refusal, Why
 
 FAULTS = ("faulty", "wrong_item")
 NOT_REFUNDABLE = "not_refundable"
 _DAY = 86_400
-
-Question = Literal["amount", "second_refund", "equal_amount", "daily_refunds", "low_trust"]
 
 
 class RefundPolicy(msgspec.Struct, frozen=True, kw_only=True):
@@ -123,7 +120,12 @@ def _closed(order: Order, money: OrderMoney) -> Refusal:
     message = f"The order is {order.status} already, so there is nothing to give back."
     if order.status == "cancelled":
         return Why(reason="cancelled").refusal(NOT_REFUNDABLE, message)
-    why = Why(reason="already_refunded", currency=order.currency, refunded_minor=money.refunded_minor)
+    why = Why(
+        reason="already_refunded",
+        currency=order.currency,
+        refunded_minor=money.refunded_minor,
+        refunded_at=None if order.refunded_at is None else datetime.fromisoformat(order.refunded_at),
+    )
     return why.refusal(NOT_REFUNDABLE, message)
 
 

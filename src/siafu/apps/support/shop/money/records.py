@@ -100,7 +100,8 @@ class Intent(msgspec.Struct, frozen=True, kw_only=True):
     """One refund as stored. Times: seconds since 1970 by the database's clock; `now` is when the row was read.
 
     attempts: leases after which a call may have been made. lease_epoch: all leases; only the newest may write.
-    response: what was answered in the end (JSON); None = there is no end yet.
+    response: what was answered in the end (JSON); None = there is no end yet. questions: why a person decides it (each
+    a Question, with ", " between); None = nobody has to.
     """
 
     refund_id: str
@@ -130,6 +131,7 @@ class Intent(msgspec.Struct, frozen=True, kw_only=True):
     serialise: int
     response: str | None
     created_at: float
+    questions: str | None
     now: float
 
     @property

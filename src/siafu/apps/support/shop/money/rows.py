@@ -10,9 +10,10 @@ from siafu.border.canonical import dumps
 from siafu.store.database import Transaction
 
 LEFT = "waits_for_its_provider"  # the event of `left`
+_STORED = ", ".join(name for name in Intent.__struct_fields__ if name not in ("questions", "now"))
 INTENT = (
-    f"SELECT {', '.join(name for name in Intent.__struct_fields__ if name != 'now')}, {{now}} AS now "  # noqa: S608
-    "FROM refund_intent "
+    f"SELECT {_STORED}, (SELECT approval.reason FROM approval WHERE approval.id = approval_id) AS questions, "  # noqa: S608
+    "{now} AS now FROM refund_intent "
 )
 
 
