@@ -146,6 +146,23 @@ async def test_one_request_is_one_refund_within_what_it_was_granted(tmp_path: Pa
     assert [row["outcome"] for row in kept].count("ok") == 2 and len(kept) == 11
 
 
+async def test_sec18_a_role_that_is_trusted_little_never_refunds_alone(tmp_path: Path) -> None:
+    with (
+        running_payments(tmp_path / "paid.jsonl") as payments,
+        serving(tmp_path, "--payments", payments.url, "--low-trust-role", "chat", key=KEY) as url,
+    ):
+        async with Client(url) as client:
+
+            async def refund(request: str, role: str, order_id: str) -> Any:
+                given = meta(customer="moon", run="r", request=request, role=role, grants=Grants({order_id: ()}))
+                return (await client.call_tool("process_refund", {"order_id": order_id}, meta=given)).structured_content
+
+            waits = await refund("q1", "chat", "1154")
+            assert (waits["code"], waits["details"]["reason"]) == ("pending_approval", "low_trust")
+            assert payments.stats()["refund_requests"] == 0
+            assert (await refund("q2", "refund", "1242"))["status"] == "refunded"
+
+
 async def test_an_effect_key_holds_over_connections(tmp_path: Path) -> None:
     wish = {"sku": "SKU-2001", "quantity": 1}
     made = set()

@@ -172,6 +172,7 @@ async def test_each_call_proves_the_customer_anew_however_long_the_last_step_too
 
     found = await answer(request(id="r9"), Scripted(play), tools, support=support, clock=clock)
     assert found.outcome == "answered"
+    assert {proof.role for proof in proofs} == {"order_status"}
     assert [(proof.subject, proof.request, set(proof.scopes)) for proof in proofs] == 2 * [
         ("kim", "r9", {"get_order_status"})
     ]
