@@ -37,7 +37,7 @@ STOPS ?= 50
 chaos: $(VENV)/.dev  ## refunds under kill -9 and SIGSTOP, on both databases: make chaos KILLS=1000 STOPS=50
 	@PYTHONPATH=src:tests $(BIN)/python -m money.chaos --kills $(KILLS) --stops $(STOPS) $(ARGS)
 
-clients: $(VENV)/.dev  ## MCP clients use the shop: the official one, FastMCP's, npm's (fetched once; npm's need node)
+clients: $(VENV)/.dev  ## clients of others: MCP ones at the shop, OpenAI's SDK at siafu serve (fetched once; npm's need node)
 	@$(BIN)/python -m pytest -q -m clients tests/clients $(ARGS)
 
 check: $(VENV)/.dev  ## lint, types, layering (sizes and doors are tests)
@@ -57,4 +57,4 @@ lock: $(VENV)/.dev  ## make the locks anew
 	    --no-header --no-annotate -q -o requirements/$${s%%:*}.txt; done
 
 clean:  ## remove the environment and everything generated
-	rm -rf $(VENV) .clients tests/clients/node/node_modules out dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .clients .clients-openai tests/clients/node/node_modules out dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

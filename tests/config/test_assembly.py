@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 from processes import children, descriptors
+from services import free_port
 from siafu.border.money import parse_usd
+from siafu.border.secrets import Secret
 from siafu.config import assembly
 from siafu.config.assembly import House, Plan, opened
 from siafu.config.settings import Settings, load
@@ -20,6 +22,7 @@ from siafu.gateway.chat import ChatRequest
 from siafu.gateway.client import Gateway
 from siafu.gateway.scripted import Scripted
 from siafu.observe.calls import CallContext
+from siafu.observe.events import Event, LimitsShared
 from siafu.store.sqlite import SqliteStore
 from sim import Sim, running_sim
 
@@ -174,3 +177,40 @@ async def _nothing_is_left() -> AsyncIterator[None]:
     before = asyncio.all_tasks()
     yield
     assert asyncio.all_tasks() - {asyncio.current_task()} <= before
+
+
+async def test_tokens_a_minute_are_kept_so_that_the_endpoint_has_nothing_to_refuse() -> None:
+    async def limited(running: Sim, **limits: float) -> int:
+        async with opened(settings(running, limits=limits), Plan()) as house:
+            await asyncio.gather(*(ask(house) for _ in range(150)))
+        found: int = running.stats()["by_status"].get("429", 0)
+        return found
+
+    with running_sim(tpm=60_000, burst=6) as running:
+        assert await limited(running, tpm=60_000) == 0
+        running.reset()
+        running.set_limits(tpm=60_000, burst=1)
+        assert await limited(running) > 0, "the control: with less at once, and no tpm set, the endpoint does refuse"
+
+
+async def test_limits_are_shared_through_redis(sim: Sim, redis_url: str) -> None:
+    pytest.importorskip("redis")
+    sim.reset()
+    events: list[Event] = []
+    given = settings(sim, redis_url=Secret(redis_url), limits={"concurrency": 3})
+    async with opened(given, Plan(observer=events.append)) as house:
+        await asyncio.gather(*(ask(house) for _ in range(12)))
+    assert not any(isinstance(event, LimitsShared) for event in events)
+    assert sim.stats()["peak_in_flight"] <= 3
+
+
+async def test_a_redis_that_is_not_there_is_said_once_and_holds_nothing_up(sim: Sim) -> None:
+    pytest.importorskip("redis")
+    notices: list[str] = []
+    events: list[Event] = []
+    address = Secret(f"redis://:geheim-1234@127.0.0.1:{free_port()}/0")
+    given = settings(sim, redis_url=address, limits={"concurrency": 8, "processes": 4})
+    async with opened(given, Plan(notice=notices.append, observer=events.append)) as house:
+        await asyncio.gather(*(ask(house) for _ in range(20)))
+    assert len(notices) == 1 and "one in 4" in notices[0] and "geheim" not in notices[0]
+    assert [event.alone for event in events if isinstance(event, LimitsShared)] == [True]

@@ -237,3 +237,26 @@ def test_f58_an_empty_base_url_does_not_send_the_key_to_another_place() -> None:
     with pytest.raises(ConfigError, match="base_url"):
         settings.base_url()
     assert load(environ={"OPENAI_API_KEY": KEY, "SIAFU_BASE_URL": ""}, flags={}).base_url() == OPENAI
+
+
+def test_redis_comes_from_either_variable_and_is_a_secret() -> None:
+    both = {"REDIS_URL": "redis://a:1", "SIAFU_REDIS_URL": "redis://:geheim@b:1"}
+    found = load(environ=both).redis()
+    assert found is not None and found.reveal() == "redis://:geheim@b:1"
+    assert "geheim" not in repr(load(environ=both))
+    found = load(environ={"REDIS_URL": "redis://a:1"}).redis()
+    assert found is not None and found.reveal() == "redis://a:1"
+    assert load(environ={}).redis() is None
+
+
+def test_a_password_of_redis_is_not_written_into_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "siafu.toml"
+    file.write_text('redis_url = "redis://:geheim-1234@host:6379/0"', encoding="utf-8")
+    with pytest.raises(ConfigError, match="redis_url"):
+        load(config=file, environ={})
+    file.write_text('redis_url = "redis://host:6379/0"\n[limits]\npolicy = "vegas"\ntpm = 1000\n', encoding="utf-8")
+    found = load(config=file, environ={})
+    assert (found.limits.policy, found.limits.tpm) == ("vegas", 1000)
+    file.write_text('[limits]\npolicy = "gradient"', encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"limits\.policy"):
+        load(config=file, environ={})

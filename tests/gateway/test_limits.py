@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from siafu.errors import ConfigError, DeadlineReached, RateLimited, UpstreamFault
 from siafu.gateway.chat import ChatRequest
-from siafu.gateway.endpoint import End, PlainReply, Reply
+from siafu.gateway.endpoint import End, PlainReply, Reply, ReplyHead
 from siafu.gateway.limits import Limited, Limits
 from siafu.gateway.retry import Retrying, RetryRules
 from siafu.gateway.scripted import say
@@ -170,7 +170,7 @@ async def test_a_waiter_cancelled_in_the_moment_of_its_admission_gives_all_back(
 
     def dispatch_and_cancel() -> None:
         dispatch()
-        if line.clock.now() > line.upstream.start and len(line.limited._queue) == 1:
+        if line.clock.now() > line.upstream.start and line.limited._queue.held == 1:
             second.cancel()  # its permit was given in this very step
 
     line.limited._dispatch = dispatch_and_cancel  # type: ignore[method-assign]
@@ -190,7 +190,7 @@ async def test_many_cancelled_waiters_do_not_pile_up() -> None:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-    assert len(line.limited._queue) <= 100
+    assert line.limited._queue.held <= 100
     holder.cancel()
     await asyncio.gather(holder, return_exceptions=True)
 
@@ -229,7 +229,7 @@ async def test_f01_waiters_surface_when_the_pause_becomes_too_long() -> None:
 @pytest.mark.parametrize("end", ["error", "cancel", "close"])
 async def test_permits_come_back_exactly_once_however_a_call_ends(end: str) -> None:
     class Stream:
-        head: Any = None
+        head = ReplyHead()
 
         def __init__(self) -> None:
             self.callbacks: list[Any] = []
@@ -328,6 +328,6 @@ def test_g12_limits_hold_in_any_window_for_any_crowd(
             assert not arrivals or most_within(arrivals, window) <= rate * window + burst + 1e-3
         assert line.upstream.peak <= concurrency
         assert line.limited.in_flight == 0
-        assert not line.limited._queue or all(entry[-1].future.done() for entry in line.limited._queue)
+        assert all(waiter.future.done() for waiter in line.limited._queue)
 
     asyncio.run(scenario())

@@ -22,6 +22,7 @@ DOORS: dict[str, tuple[str, ...]] = {
     "typer": ("cli/",),
     "rich": ("cli/",),
     "uvicorn": ("apps/support/shop/", "service/server.py"),
+    "redis": ("store/redis.py",),
     "sqlalchemy": ("store/database.py",),
     "uvloop": ("cli/", "bench/"),
     "openai": ("bench/client/clients/openai_sdk.py",),

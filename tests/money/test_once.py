@@ -233,7 +233,7 @@ async def test_a_decline_frees_the_money_and_stays_the_answer(db: Database) -> N
     for _ in range(2):
         outcome = await refunds.refund(ask("1", 3_000))
         assert code(outcome) == "declined"
-        assert outcome.details == {"reason": "card_expired"}  # type: ignore[union-attr]
+        assert outcome.details == {"reason": "by_provider", "provider_code": "card_expired"}  # type: ignore[union-attr]
     assert (len(bank.calls), books(db)) == (1, (0, 0))
     assert done(await refunds.refund(ask("2", 10_000))).refundable_minor == 0
 
@@ -294,6 +294,9 @@ async def test_the_precondition_counts_money_that_is_on_its_way(db: Database) ->
     stale = await refunds.refund(ask("2", 3_000, expected_refunded_minor=0))
     assert code(stale) == "stale_refund_total"
     assert stale.details == {  # type: ignore[union-attr]
+        "reason": "changed",
+        "currency": "KRW",
+        "captured_minor": 10_000,
         "refunded_minor": 0,
         "reserved_minor": 3_000,
         "refundable_minor": 7_000,

@@ -67,7 +67,7 @@ class Served:
         self.ended: asyncio.Task[bool] | None = None
 
     async def ask(
-        self, path: str = "/v1/chat/completions", body: Any = None, *, method: str = "", **headers: str
+        self, path: str = "/v1/chat/completions", body: Any = None, *, method: str = "", **headers: Any
     ) -> tuple[int, dict[str, str], Any]:
         """Status, headers and JSON of one request; a POST of HELLO unless `body` is something else."""
         sent = {name.replace("_", "-"): value for name, value in headers.items()}

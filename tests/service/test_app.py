@@ -27,7 +27,7 @@ from .server import HELLO, Served, Slow, server, until
 KEY_PATHS = ["/v1/models", "/v1/models/m", "/v1/nothing", "/", "/metrics", "/v1/chat/completions"]
 
 
-async def make_key(served: Served, **terms: Any) -> tuple[str, dict[str, str]]:
+async def make_key(served: Served, **terms: Any) -> tuple[str, dict[str, Any]]:
     key, secret = await served.parts.keys.create(KeyTerms(name="k", **terms))
     await served.ring.refresh()
     return key.id, {"Authorization": f"Bearer {secret.reveal()}"}
@@ -240,6 +240,36 @@ async def test_a_client_that_leaves_a_stream_closes_it(tmp_path: Path) -> None:
             reply.close()
         async with asyncio.timeout(10):
             await falling.closed.wait()
+
+
+class Endless(Falling):
+    """A stream that never ends. `sent`: bytes of it that were asked for."""
+
+    sent = 0
+
+    async def deltas(self) -> AsyncIterator[Delta]:
+        while True:
+            await asyncio.sleep(0)
+            self.sent += 60_000
+            yield Delta(data=b"x" * 60_000)
+
+
+async def test_a_client_that_takes_nothing_in_holds_the_stream_back_and_is_cut_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exchange, "SEND_SECONDS", 0.5)
+    endless = Endless(None)
+    async with server(tmp_path, endless) as served:
+        where = urlsplit(served.url)
+        # a reader of its own limit: asyncio stops taking in after 2 x 1,000 bytes
+        _, writer = await asyncio.open_connection(where.hostname, where.port, limit=1000)
+        body = json.dumps({**HELLO, "stream": True}).encode()
+        head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {len(body)}\r\n"
+        writer.write(head.encode() + b"Content-Type: application/json\r\n\r\n" + body)
+        async with asyncio.timeout(20):
+            await endless.closed.wait()
+        writer.close()
+    assert 0 < endless.sent < 50_000_000  # what the sockets of both sides hold, and no more
 
 
 async def test_errors_behind_are_told_as_they_are_and_ours_are_not(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -35,7 +36,7 @@ def tree(kind: type[SiafuError]) -> Iterator[type[SiafuError]]:
         yield from tree(child)
 
 
-_MORE: dict[type[SiafuError], dict[str, str]] = {
+_MORE: dict[type[SiafuError], dict[str, Any]] = {
     errors.CallTimeout: {"phase": "idle"},
     errors.IdentityInvalid: {"reason": "expired"},
     errors.Conflict: {"constraint": "unique"},

@@ -56,12 +56,12 @@ class Fake(SupportSwarm):
         )
 
 
-def signed(customer: str, key: Secret = KEY, audience: str = AUDIENCE, age: float = 0.0) -> dict[str, str]:
+def signed(customer: str, key: Secret = KEY, audience: str = AUDIENCE, age: float = 0.0) -> dict[str, Any]:
     token = mint(key, subject=customer, audience=audience, scopes=(), now=time.time() - age)
     return {"x_siafu_customer": token}
 
 
-async def ask(served: Served, body: dict[str, Any] | None = None, /, **headers: str) -> tuple[int, Any]:
+async def ask(served: Served, body: Any = None, **headers: Any) -> tuple[int, Any]:
     status, _, found = await served.ask(body=body or ASK, **headers)
     return status, found
 

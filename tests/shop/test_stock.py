@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 import subprocess
 import sys
+from datetime import datetime
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from siafu.apps.support.shop.catalogue import products
+from siafu.apps.support.shop.catalogue import opening, products
 from siafu.apps.support.shop.database import Call, ShopDatabase
 from siafu.apps.support.shop.finding import search
+from siafu.apps.support.shop.money.policy import RefundPolicy, refused
+from siafu.apps.support.shop.money.records import OrderMoney, RefundAsk
 from siafu.apps.support.shop.orders import CUSTOMERS, ENGLISH, first_orders, money_text
+from siafu.apps.support.shop.refusal import SHOP_ZONE
 from siafu.apps.support.shop.schema import MIGRATIONS
 from siafu.errors import StoreError
+from siafu.pace.clock import VirtualClock
 from siafu.store.database import Database
 
 GOODS = products()
@@ -47,6 +53,37 @@ def test_orders_agree_with_themselves() -> None:
         sent = order.status in ("shipped", "delivered", "refunded")
         assert sent == bool(order.shipped_at) == bool(order.carrier) == bool(order.tracking_number)
         assert bool(order.delivered_at) == (order.status in ("delivered", "refunded"))
+
+
+DAY = 86_400.0
+NEW = datetime(2026, 11, 30, 12, 0, tzinfo=SHOP_ZONE).timestamp()
+
+
+def answered(now: float) -> list[tuple[str, str]]:
+    """What the shop's policy says at `now` of a refund of each order of a shop that is new then."""
+    opened = opening(now)
+    found = []
+    for customer, order in first_orders(products(opened), opened):
+        for reason in ("change_of_mind", "faulty"):
+            ask = RefundAsk(tenant="", customer=customer, order=order, reason=reason)
+            no = refused(RefundPolicy(), ask, OrderMoney(captured_minor=order.total_minor), order.total_minor, now)
+            found.append((order.order_id, str(no.details) if no and isinstance(no.details, dict) else "ok"))
+    return [(order, re.sub("'delivered_at': '[^']*'", "", told)) for order, told in found]
+
+
+@pytest.mark.parametrize("days", [0, 1, 31, 365, 400, 456, 5000])  # 456: a 29th of February
+def test_a_new_shop_is_as_new_in_any_year(days: int) -> None:
+    assert answered(NEW + days * DAY) == answered(NEW)
+    opened = opening(NEW + days * DAY)
+    assert all(order.ordered_at <= opened.isoformat() for _, order in first_orders(GOODS, opened))
+    assert all(p.restock_on > f"{opened:%Y-%m-%d}" for p in products(opened) if p.restock_on)
+
+
+def test_what_can_be_refunded_of_a_new_shop() -> None:
+    told = [what for _, what in answered(NEW)]
+    assert told.count("ok") > 150  # else the one above shows nothing
+    for reason in ("return_window", "fault_window", "on_its_way", "cancelled", "already_refunded"):
+        assert sum(reason in what for what in told) > 10
 
 
 @pytest.mark.parametrize(
@@ -131,9 +168,11 @@ def test_files_that_are_no_shop_are_refused_and_left_alone(tmp_path: Path) -> No
 
 
 def test_a_new_shop_is_the_same_on_both_databases(sql_url: str) -> None:
-    database = ShopDatabase(sql_url)
-    assert database.products() == GOODS
+    clock = VirtualClock()
+    opened = opening(clock.wall())
+    database = ShopDatabase(sql_url, clock)
+    assert database.products() == (goods := products(opened))
     for customer in CUSTOMERS[:3]:
-        assert database.orders("", customer) == [order for who, order in first_orders(GOODS) if who == customer]
+        assert database.orders("", customer) == [order for who, order in first_orders(goods, opened) if who == customer]
     assert database.customers("") == list(CUSTOMERS)
     database.close()

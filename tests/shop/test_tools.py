@@ -234,6 +234,6 @@ def test_who_calls(
 
 
 def test_what_the_token_says_is_kept() -> None:
-    grants = Grants(orders=("1002",), amounts=(("KRW", 5000),))
+    grants = Grants({"1002": (("KRW", 5000),)})
     found = caller(token("lee", tenant="t", run="r", request="q", grants=grants), None, key=KEY, customer=None, now=NOW)
     assert found == Caller(customer="lee", tenant="t", run="r", request="q", scopes=frozenset(TOOLS), grants=grants)

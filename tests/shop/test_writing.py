@@ -53,7 +53,7 @@ def test_a_refunds_key_is_its_request_and_order_and_nothing_a_model_says(shop: S
 
 
 def test_what_the_token_says_travels_with_the_ask(shop: ShopDatabase) -> None:
-    grants = Grants(orders=("1001",), amounts=(("KRW", 5000),))
+    grants = Grants({"1001": (("KRW", 5000),)})
     who = Caller(customer="kim", run="r", request="q", grants=grants, expected_refunded_minor=7)
     found = ask(shop, who, amount=5000, reason="wrong_item")
     assert (found.customer, found.order.order_id, found.amount_minor, found.reason) == (
@@ -122,7 +122,7 @@ async def test_one_request_is_one_refund_within_what_it_was_granted(tmp_path: Pa
                 made = await client.call_tool("process_refund", {"order_id": "1048", **arguments}, meta=given)
                 return str(made.structured_content.get("code", "ok"))
 
-            def mine(request: str, bound: Any = None, grants: Grants | None = Grants(orders=("1048",))) -> Any:
+            def mine(request: str, bound: Any = None, grants: Grants | None = Grants({"1048": ()})) -> Any:
                 bound = {} if bound is None else {"siafu/bound": bound}
                 return meta(run="r", request=request, grants=grants, **bound)
 
@@ -136,7 +136,7 @@ async def test_one_request_is_one_refund_within_what_it_was_granted(tmp_path: Pa
             given = mine("q1", {"expected_refunded_minor": 0})
             assert await refund(given) == await refund(given) == "ok"
             assert (
-                await refund(mine("q1", grants=Grants(("1048",), (("KRW", 5),))), amount=5) == "idempotency_key_reused"
+                await refund(mine("q1", grants=Grants({"1048": (("KRW", 5),)})), amount=5) == "idempotency_key_reused"
             )
             assert await refund(mine("q2")) != "ok"
         assert payments.stats()["effects"] == 1

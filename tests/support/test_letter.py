@@ -72,6 +72,19 @@ def test_other_routes_say_what_the_model_says(route: str) -> None:
     assert out(route=route, text="배송 중입니다.") == "배송 중입니다."
 
 
+@pytest.mark.parametrize("route", [name for name, route in ROUTES.items() if not route.refunds])
+def test_where_no_money_can_move_a_claim_of_a_payment_is_denied(route: str) -> None:
+    ticket = "tkt-7" if ROUTES[route].hands_over else None
+    assert out(route=route, ticket=ticket).endswith(f"{LIE}\n\n{words.NOTHING_PAID[0]}")
+    english = out(route=route, ticket=ticket, text="I have refunded $5.", korean=False)
+    assert english.endswith(f"I have refunded $5.\n\n{words.NOTHING_PAID[1]}")
+    # What a tool has shown may be told.
+    report = "이 주문은 이미 환불되었습니다."
+    assert words.NOTHING_PAID[0] in out(route=route, ticket=ticket, text=report)
+    shown = letter(ROUTES[route], (), ticket, report, korean=True, shown=[("KRW", 5)])
+    assert shown.endswith(report)
+
+
 def test_a_hand_over_is_told_with_its_ticket_and_a_failed_one_as_failed() -> None:
     told = out(route="complaint", ticket="tkt-7", text="죄송합니다.")
     assert told == "담당자에게 전달했습니다. 접수 번호는 tkt-7입니다.\n\n죄송합니다."

@@ -9,7 +9,7 @@ import pytest
 
 from siafu.agents.arguments import RefusedCall
 from siafu.agents.steps import FinalStep, ModelStep, Step, ToolStep
-from siafu.apps.support.outcome import out_of_reach, outcome, refunds
+from siafu.apps.support.outcome import out_of_reach, outcome, refunded, refunds
 from siafu.apps.support.requests import Refund
 from siafu.apps.support.routes import ROUTES
 from siafu.gateway.chat import ToolCall
@@ -129,6 +129,23 @@ STATES = {
 def test_the_state_of_a_refund_is_told_by_the_code(state: Any, code: str) -> None:
     # Whatever else the tool says beside the code.
     assert refunds([refund(code, structured=PAID)]) == (Refund(order_id="1001", state=state, code=code),)
+
+
+@pytest.mark.parametrize(
+    ("structured", "expected"),
+    [
+        ({"currency": "KRW", "refunded_minor": 5, "refund_pending_minor": 0}, {("KRW", 5)}),
+        ({"currency": "KRW", "refunded_minor": 5, "refund_pending_minor": 2}, {("KRW", 5), ("KRW", 2), ("KRW", 3)}),
+        ({"currency": "USD", "refunded_minor": 5}, {("USD", 5)}),
+        ({"currency": "KRW", "refunded_minor": 0, "refund_pending_minor": 0}, set()),
+        ({"currency": "KRW", "refunded_minor": "5"}, set()),
+        ({"refunded_minor": 5}, set()),
+        ([5], set()),
+    ],
+)
+def test_what_tools_have_shown_as_refunded(structured: Any, expected: set[tuple[str, int]]) -> None:
+    assert refunded([ran(structured=structured), refused("tool_denied")]) == expected
+    assert refunded([ran("order_not_found", structured)]) == set()
 
 
 def test_a_refund_that_was_made() -> None:

@@ -10,6 +10,7 @@ import pytest
 from siafu.apps.filerun.job import Task, Written
 from siafu.apps.support.job import SupportJob
 from siafu.apps.support.requests import Answer, Refund, parse_request
+from siafu.apps.support.shop.refusal import Why
 from siafu.border.jsonl import LineError
 from siafu.errors import InputError
 from siafu.swarm.results import MapError, MapResult
@@ -106,17 +107,28 @@ def test_a_line_that_cannot_be_used_keeps_the_id_and_customer_that_it_has(
 def test_refunds_and_tickets_stand_in_the_record() -> None:
     paid = Refund(order_id="1001", state="paid", amount_minor=30_000, currency="KRW")
     waits = Refund(order_id="1002", state="pending_approval", code="pending_approval")
-    told = msgspec.structs.replace(ANSWER, refunds=(paid, waits), ticket="tkt-7")
+    why = Why(reason="already_refunded", currency="KRW", refunded_minor=5)
+    no = Refund(order_id="1003", state="refused", code="exceeds_refundable", why=why)
+    told = msgspec.structs.replace(ANSWER, refunds=(paid, waits, no), ticket="tkt-7")
     found = json.loads(line(JOB.record(result(told))))
     assert found["ticket"] == "tkt-7"
     assert found["refunds"] == [
-        {"order_id": "1001", "state": "paid", "code": "", "amount_minor": 30_000, "currency": "KRW"},
+        {"order_id": "1001", "state": "paid", "code": "", "amount_minor": 30_000, "currency": "KRW", "why": None},
         {
             "order_id": "1002",
             "state": "pending_approval",
             "code": "pending_approval",
             "amount_minor": None,
             "currency": None,
+            "why": None,
+        },
+        {
+            "order_id": "1003",
+            "state": "refused",
+            "code": "exceeds_refundable",
+            "amount_minor": None,
+            "currency": None,
+            "why": {"reason": "already_refunded", "currency": "KRW", "refunded_minor": 5},
         },
     ]
     assert msgspec.json.decode(msgspec.json.encode(told), type=Answer) == told  # it comes back from a journal

@@ -247,7 +247,7 @@ async def test_sec16_the_owner_who_names_the_orders_gets_the_refunds_and_nobody_
 @pytest.mark.timeout(120)
 async def test_the_check_can_fail(market: Market, monkeypatch: pytest.MonkeyPatch) -> None:
     """With words of tools and answers counted as the customer's, the same cases move money, and the ledger shows it."""
-    everything = Grants(orders=(*KIM, *LEE))
+    everything = Grants(dict.fromkeys((*KIM, *LEE), ()))
     monkeypatch.setattr("siafu.apps.support.swarm.named", lambda messages: everything)
     chosen = {id: case for id, case in cases().items() if case.role == "refund" and case.request.id.endswith("/1")}
     await market.serve(chosen)

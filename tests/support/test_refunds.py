@@ -221,8 +221,25 @@ async def test_the_token_says_what_the_customer_named() -> None:
     assert len(tools.contexts) == 2
     for made in tools.contexts:
         proof = verify(str(made.identity), key, "siafu-shop", time.time())
-        assert proof.grants == Grants(orders=("1001",), amounts=(("KRW", 30_000), ("USD", 500)))
+        assert proof.grants == Grants({"1001": (("KRW", 30_000), ("USD", 500))})
         assert (proof.request, proof.scopes) == ("r9", frozenset(ROUTES["refund"].scopes))
+
+
+@pytest.mark.parametrize("category", [name for name, route in ROUTES.items() if not route.refunds])
+async def test_where_no_money_can_move_a_model_cannot_claim_that_it_did(category: str) -> None:
+    look = say(None, ("c1", "get_order_status", '{"order_id": "1001"}'))
+    turns = (look, LIE) if "get_order_status" in ROUTES[category].tools else (LIE,)
+    endpoint = model(lambda text: ticket(category), *turns)
+    found = await answer(request("주문 1001 환불됐나요?"), endpoint, shop(get_order_status=READ))
+    assert found.answer.endswith(f"{LIE}\n\n{words.NOTHING_PAID[0]}")
+
+
+async def test_a_refund_that_the_order_shows_may_be_reported() -> None:
+    report = "주문 1001은 10,000원이 환불되었습니다."
+    for read, denied in (({**MONEY, "currency": "KRW"}, False), ({"order_id": "1001", "currency": "KRW"}, True)):
+        tools = shop(get_order_status=ToolResult(text="1001", structured=read))
+        found = await answer(request(), model(lambda text: ticket(), say(None, LOOK), report), tools)
+        assert (words.NOTHING_PAID[0] in found.answer) == denied
 
 
 async def test_a_complaint_goes_to_a_person_before_the_model_speaks() -> None:

@@ -7,7 +7,7 @@ and never shown to a model.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any
 
 import jwt
@@ -25,16 +25,19 @@ CLOCK_SKEW = 30  # seconds another machine's clock may be ahead of ours
 
 _Word = Annotated[str, msgspec.Meta(max_length=200)]
 _Name = Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
-_Amount = tuple[Annotated[str, msgspec.Meta(pattern="^[A-Z]{3}$")], Annotated[int, msgspec.Meta(ge=1, le=10**12)]]
+# ISO 4217 currency, minor units.
+Amount = tuple[Annotated[str, msgspec.Meta(pattern="^[A-Z]{3}$")], Annotated[int, msgspec.Meta(ge=1, le=10**12)]]
 
 
 class Grants(msgspec.Struct, frozen=True):
-    """What the customer's own words name, and so may be asked for: order ids, and amounts as ISO 4217 currency and
-    minor units. Empty = none was named.
+    """What the customer's own words name, and so may be asked for: order ids, and the amounts of each. Empty = none
+    was named.
+
+    In a token: {"orders": {"1001": [["KRW", 5000]], "1002": []}}. The form before it had a list of orders and, beside
+    it, amounts that did not say of which; such a token is refused as malformed.
     """
 
-    orders: tuple[_Name, ...] = ()
-    amounts: tuple[_Amount, ...] = ()
+    orders: Mapping[_Name, tuple[Amount, ...]] = {}
 
 
 class Identity(msgspec.Struct, frozen=True, kw_only=True):

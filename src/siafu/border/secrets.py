@@ -16,7 +16,7 @@ _PLACEHOLDER = re.compile(
 _PATTERNS = re.compile(
     r"\b(?:sk|pk|rk|key|tok)-[A-Za-z0-9_\-]{16,}"
     r"|\b(?:Bearer|Basic)\s+[A-Za-z0-9._~+/=\-]{12,}"
-    r"|(?<=://)[^/\s:@]+:[^/\s@]+(?=@)"
+    r"|(?<=://)[^/\s:@]*:[^/\s@]+(?=@)"
     r"|\beyJ[A-Za-z0-9_\-]{8,}\.[A-Za-z0-9_\-]{8,}\.[A-Za-z0-9_\-]+"
     r"|\bAIza[A-Za-z0-9_\-]{30,}"
     r"|(?i:(?<=api_key=)|(?<=api-key=)|(?<=apikey=)|(?<=access_token=)|(?<=password=))[^\s&\"']{6,}",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ from siafu.errors import ConfigError
 if TYPE_CHECKING:
     from siafu.bench.client.compare import Report
     from siafu.bench.client.figures import Spread
+    from siafu.bench.limits.report import Row, Total
 
 EPILOG = """\b
 Examples:
@@ -22,10 +24,19 @@ Examples:
       without the OpenAI SDK, at 100 agents only
   siafu bench client --json > bench.json
       for machines
+  siafu bench limits
+      policies of the limiter, in virtual time; some seconds
 """
 LEGEND = (
     "x: multiple of raw aiohttp in the same repeat, median (lowest-highest) of the runs. Percentiles by nearest rank. "
     "p50 of server: over the server's own median service time. Milliseconds are of this machine at this moment."
+)
+
+LIMITS_LEGEND = (
+    "Three times as many calls are offered as the upstream can take; after 70 s its capacity is halved. goodput: "
+    "answers a second, of what it can do in the long run; refused: of what was sent; both leave the first 10 s out. "
+    "converged: seconds from the halving until ten seconds in a row have 90 % goodput and at most 2 % refusals. p95: "
+    "seconds of an answered call. Medians over the seeds; the same on every machine."
 )
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False, no_args_is_help=True, epilog=EPILOG)
@@ -33,7 +44,7 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False, no_args_is_help=T
 
 @app.callback()
 def bench() -> None:
-    """Measure siafu beside other clients."""
+    """Measure siafu beside other clients, and its limiter's policies beside each other."""
 
 
 @app.command(epilog=EPILOG)
@@ -76,6 +87,26 @@ def client(
         _show(report)
     if any(row["errors"] for row in report.rows):
         raise typer.Exit(1)
+
+
+@app.command(epilog=EPILOG)
+def limits(
+    seeds: int = typer.Option(3, min=1, max=100, help="Runs of each scenario, with different chance."),
+    json: bool = typer.Option(False, "--json", help="Print rows and totals as JSON."),
+) -> None:
+    """Compare the limiter's policies in virtual time.
+
+    They decide how many calls are under way at once (limits.policy).
+    """
+    from siafu.bench.limits.report import compare, totals
+    from siafu.border.canonical import dumps
+
+    rows = compare(range(1, seeds + 1))
+    if json:
+        sys.stdout.buffer.write(dumps({"rows": rows, "totals": totals(rows)}) + b"\n")
+        sys.stdout.flush()
+    else:
+        _show_limits(rows, totals(rows))
 
 
 def _numbers(text: str) -> tuple[int, ...]:
@@ -123,6 +154,38 @@ def _show(report: Report) -> None:
     console.print(LEGEND)
     for name, reason in report.skipped.items():
         console.print(f"Not measured: {name}. {reason}", markup=False)
+
+
+def _show_limits(rows: Sequence[Row], sums: Sequence[Total]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(highlight=False, soft_wrap=False)
+    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="dim")
+    table.add_column("scenario", no_wrap=True)
+    table.add_column("policy", no_wrap=True)
+    for name in ("good-\nput", "refused", "halved:\ngoodput", "\nrefused", "con-\nverged", "p95"):
+        table.add_column(name, justify="right", no_wrap=True)
+    before = ""
+    for row in rows:
+        table.add_row(
+            "" if row.scenario == before else row.scenario,
+            row.policy,
+            f"{row.goodput:.0%}",
+            f"{row.refused:.1%}",
+            f"{row.goodput_halved:.0%}",
+            f"{row.refused_halved:.1%}",
+            _plain(row.seconds_to_converge, ".0f"),
+            f"{row.p95:.1f}",
+        )
+        before = row.scenario
+    console.print(table)
+    for each in sums:
+        console.print(
+            f"{each.policy}: goodput {each.goodput:.0%}, refused {each.refused:.1%}, converged in {each.converged} of "
+            f"{each.scenarios}"
+        )
+    console.print(LIMITS_LEGEND)
 
 
 def _times(value: Spread | None, *, extremes: bool = False) -> str:

@@ -15,7 +15,7 @@ from siafu.border.money import parse_usd
 from siafu.config.budgets import open_accounts, thrift
 from siafu.config.settings import Settings
 from siafu.config.simulated import NOTICE, simulated
-from siafu.config.upstreams import configured_prices, configured_ways, rules, timeouts, way_to
+from siafu.config.upstreams import configured_prices, following_keys, rules, timeouts, usable_ways, way_to
 from siafu.errors import UnpricedModel
 from siafu.gateway.accounts import Accounts, Rules
 from siafu.gateway.client import Gateway, Way, assemble
@@ -23,9 +23,10 @@ from siafu.gateway.endpoint import Endpoint
 from siafu.gateway.meter import MemoryLedger
 from siafu.gateway.upstream import Upstream
 from siafu.observe.calls import CallContext
-from siafu.observe.events import Observer, nobody
+from siafu.observe.events import Event, LimitsShared, Observer, fan_out, nobody
 from siafu.pace.clock import SystemClock
 from siafu.store.records import Claimed, ItemRecord, Journal, Ledger, RunState, RunStore
+from siafu.store.redis import RedisDoor
 from siafu.store.sqlite import SqliteStore
 from siafu.tools.functions import Functions
 from siafu.tools.toolset import ToolSet
@@ -84,9 +85,10 @@ async def opened(settings: Settings, plan: Plan) -> AsyncIterator[House]:
             ways = await _ways(settings, plan, stack)
             base_url = ways[0].upstream.base_url
             gateway = build_gateway(
-                settings, ways, MemoryLedger() if store is None else store.ledger, accounts, plan.observer
+                settings, ways, MemoryLedger() if store is None else store.ledger, accounts, _told(plan)
             )
             stack.push_async_callback(gateway.aclose)
+            await stack.enter_async_context(following_keys(settings, gateway, plan.notice))
             endpoint = gateway
         tools = plan.tools
         if tools is not None and isinstance(tools, Sequence):
@@ -104,7 +106,7 @@ async def opened(settings: Settings, plan: Plan) -> AsyncIterator[House]:
 
 async def _ways(settings: Settings, plan: Plan, stack: contextlib.AsyncExitStack) -> list[Way]:
     if not settings.simulated:
-        return configured_ways(settings)
+        return usable_ways(settings)
     if plan.notice is not None:
         plan.notice(NOTICE)
     base_url = await stack.enter_async_context(simulated())
@@ -133,10 +135,24 @@ def check_prices(settings: Settings, plan: Plan, models: Collection[str]) -> Non
         )
 
 
+def _told(plan: Plan) -> Observer:
+    """The plan's observer; that limits are not shared is said once as a notice too."""
+    notice, said = plan.notice, set[str]()
+
+    def tell(event: Event) -> None:
+        if isinstance(event, LimitsShared) and event.alone and notice is not None and not said:
+            said.add(event.upstream)
+            part = "all of" if event.processes == 1 else f"one in {event.processes} of"
+            notice(f"Redis does not share the limits now: this process uses {part} them. {event.why}")
+
+    return plan.observer if notice is None else fan_out(plan.observer, tell)
+
+
 def build_gateway(
     settings: Settings, ways: Sequence[Way], ledger: Ledger, accounts: Accounts, observer: Observer
 ) -> Gateway:
     """The gateway over `ways`, under the settings' routes."""
+    redis = None if settings.simulated else settings.redis()
     return assemble(
         ways,
         rules(settings),
@@ -146,6 +162,7 @@ def build_gateway(
         rng=Random(),
         observer=observer,
         thrift=thrift(settings),
+        redis=None if redis is None else RedisDoor(redis),
     )
 
 

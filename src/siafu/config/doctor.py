@@ -18,7 +18,7 @@ from siafu.border.text import preview
 from siafu.config.advice import Row, advice, clock_row, model_row, wrong_maker
 from siafu.config.assembly import House, Plan, opened
 from siafu.config.settings import Given, Settings, refers
-from siafu.config.upstreams import configured_ways, rules
+from siafu.config.upstreams import rules, usable_ways
 from siafu.errors import ConfigError, ModelError, SiafuError, Unreachable
 from siafu.gateway.chat import ChatAnswer, ChatRequest
 from siafu.gateway.client import Way
@@ -31,6 +31,7 @@ from siafu.tools.toolset import ToolSet
 SIMULATED = "none is configured, so a SIMULATED one answers: no model runs, nothing is billed"
 CALL_SECONDS = 60.0
 ENOUGH, LITTLE = 10**9, 10**8  # bytes of free disk
+_GUARDED = {"api_key", "api_keys", "database_url", "redis_url", "env", "headers"}
 _NETWORK = {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "glusterfs", "lustre", "fuse.sshfs"}
 _ROLES: tuple[Literal["default", "strong", "cheap"], ...] = ("default", "strong", "cheap")
 
@@ -53,7 +54,7 @@ def settings_rows(values: Sequence[Given]) -> list[Row]:
 
 def _shown(each: Given) -> str:
     value = each.value
-    guarded = isinstance(value, Secret) or {"api_key", "api_keys", "database_url", "env", "headers"} & set(each.place)
+    guarded = isinstance(value, Secret) or not _GUARDED.isdisjoint(each.place)
     if guarded and not (isinstance(value, str) and refers(value)):
         return MASK
     return preview(redact(str(value)), 60)
@@ -108,7 +109,7 @@ async def endpoint_rows(settings: Settings, clock: Clock | None = None) -> list[
         real = "for a real one set OPENAI_API_KEY, or SIAFU_BASE_URL and SIAFU_MODEL"
         return [Row(check="endpoint", state="ok", found=SIMULATED, advice=real)]
     try:
-        ways = configured_ways(settings)
+        ways = usable_ways(settings)
         rules(settings)
     except ConfigError as error:
         return [Row(check="endpoint", state="fail", found=error.message)]

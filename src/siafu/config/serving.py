@@ -14,7 +14,7 @@ from siafu.config.client_keys import LEDGER, RUN, client_keys, customer_key
 from siafu.config.settings import Settings
 from siafu.config.simulated import NOTICE, simulated
 from siafu.config.swarms import SupportSwarm, support_swarm
-from siafu.config.upstreams import configured_ways, way_to
+from siafu.config.upstreams import following_keys, usable_ways, way_to
 from siafu.errors import ModelError
 from siafu.gateway.accounts import Accounts
 from siafu.gateway.client import Way
@@ -53,11 +53,17 @@ class Listing:
     def __init__(self, ways: Sequence[Way], clock: Clock) -> None:
         self._named: dict[str, None] = {}
         self._asked: dict[str, Transport] = {}  # one of an upstream's keys is enough
-        for way in ways:
-            if way.models is not None:
-                self._named |= dict.fromkeys(way.models)
-            elif way.upstream.name not in self._asked:
-                self._asked[way.upstream.name] = Transport(way.upstream, clock)
+        for each in ways:
+            if each.models is not None:
+                self._named |= dict.fromkeys(each.models)
+            elif each.upstream.name not in self._asked:
+                self._asked[each.upstream.name] = Transport(each.upstream, clock)
+
+    def rekey(self, ways: Sequence[Way]) -> None:
+        """Ask with the keys of these ways from now on."""
+        for each in reversed(ways):
+            if each.upstream.name in self._asked:
+                self._asked[each.upstream.name].rekey(each.upstream.key)
 
     async def models(self) -> Sequence[str]:
         """Raises: ModelError, when there is nothing to tell because an upstream does not say."""
@@ -125,6 +131,7 @@ async def serving(settings: Settings) -> AsyncIterator[Serving]:
         stack.push_async_callback(gateway.aclose)
         listing = Listing(ways, clock)
         stack.push_async_callback(listing.aclose)
+        await stack.enter_async_context(following_keys(settings, gateway, changed=listing.rekey))
         support = await stack.enter_async_context(support_swarm(settings, gateway))
 
         async def spent(key: str, since: float) -> tuple[int, int]:
@@ -148,6 +155,6 @@ async def serving(settings: Settings) -> AsyncIterator[Serving]:
 
 async def _ways(settings: Settings, stack: contextlib.AsyncExitStack) -> list[Way]:
     if not settings.simulated:
-        return configured_ways(settings)
+        return usable_ways(settings)
     base_url = await stack.enter_async_context(simulated())
     return [way_to(settings, Upstream(name="simulated", base_url=base_url))]

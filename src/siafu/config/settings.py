@@ -39,10 +39,13 @@ ENVIRONMENT: tuple[tuple[str, str], ...] = (
     ("SIAFU_CHEAP_MODEL", "models.cheap"),
     ("SIAFU_CONCURRENCY", "limits.concurrency"),
     ("SIAFU_RPM", "limits.rpm"),
+    ("SIAFU_TPM", "limits.tpm"),
+    ("SIAFU_REDIS_URL", "redis_url"),
+    ("REDIS_URL", "redis_url"),
     ("SIAFU_HOME", "home"),
     ("SIAFU_DATABASE_URL", "database_url"),
 )
-_SECRET = ("endpoint.api_key", "database_url")  # an address may hold a password
+_SECRET = ("endpoint.api_key", "database_url", "redis_url")  # an address may hold a password
 
 _OURS = ("SIAFU_BASE_URL", "the command")  # an address from here stands for all upstreams of the file
 
@@ -80,7 +83,7 @@ class UpstreamSettings(EndpointSettings):
     models: the names it offers, or names -> its own names for them; None = every name. tier: 1 is asked first, others
     when none of a lower tier takes the call. weight: its share of the calls within its tier. first_byte_seconds: a call
     that has no answer by then goes elsewhere. key_header, query, proxy, ca_file: as in `gateway.upstream.Upstream`.
-    concurrency, rpm: its own limits; None = those of [limits].
+    concurrency, rpm, tpm: its own limits; None = those of [limits].
     """
 
     base_url: str
@@ -95,6 +98,7 @@ class UpstreamSettings(EndpointSettings):
     ca_file: Path | None = None
     concurrency: int | None = Field(default=None, ge=1, le=10_000)
     rpm: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    tpm: float | None = Field(default=None, gt=0, allow_inf_nan=False)
 
     @pydantic.model_validator(mode="after")
     def _one_way_of_keys(self) -> Self:
@@ -127,12 +131,20 @@ class ModelSettings(_Section):
 
 
 class LimitSettings(_Section):
-    """`concurrency`: calls at once. `rpm`: requests a minute, None = the endpoint's own limit, learned from its 429s.
-    `max_wait_seconds`: the longest wait an endpoint may ask for before the call fails instead.
+    """`concurrency`: calls at once; a `policy` other than fixed learns a limit up to it. `ramp_seconds`: how long the
+    first calls take to rise to it. `interactive`: the part of it kept free for calls of priority 1. `rpm`, `tpm`:
+    requests and tokens a minute, None = the endpoint's own limit, taken from its headers and learned from its 429s.
+    `max_wait_seconds`: the longest wait an endpoint may ask for before the call fails instead. `processes`: how many
+    share the limits at least, for the time when Redis cannot say it.
     """
 
     concurrency: int = Field(default=100, ge=1, le=10_000)
+    policy: Literal["fixed", "aimd", "vegas", "window"] = "fixed"
+    ramp_seconds: float = Field(default=0.0, ge=0, le=3_600)
+    interactive: float = Field(default=0.0, ge=0, lt=1)
     rpm: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    tpm: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    processes: int = Field(default=1, ge=1, le=10_000)
     max_wait_seconds: Seconds = 600.0
 
 
@@ -181,7 +193,8 @@ class ToolSettings(_Section):
 class Settings(_Section):
     """Everything a user may set. `home`: where journals and state live. `database_url`: of the effects that tools have
     had, and of conversations (a path, sqlite:///PATH or postgresql://...); None = files in `home`. `upstreams`: several
-    endpoints instead of `endpoint`; `routes`: which calls go where among them, the first that fits counts.
+    endpoints instead of `endpoint`; `routes`: which calls go where among them, the first that fits counts. `redis_url`:
+    where processes of one key share its limits, None = each has them for itself.
     """
 
     endpoint: EndpointSettings = EndpointSettings()
@@ -194,6 +207,7 @@ class Settings(_Section):
     mcp_servers: dict[str, McpServerSettings] = {}
     tools: ToolSettings = ToolSettings()
     database_url: str | Secret | None = None
+    redis_url: str | Secret | None = None
     home: Path = Path(".siafu")
 
     def database(self, file: str) -> str | Path:
@@ -202,6 +216,13 @@ class Settings(_Section):
         if given is None:
             return self.home / file
         return given.reveal() if isinstance(given, Secret) else resolve(given, "database_url")
+
+    def redis(self) -> Secret | None:
+        """The address of Redis. Raises: ConfigError."""
+        given = self.redis_url
+        if given is None or isinstance(given, Secret):
+            return given
+        return Secret(resolve(given, "redis_url"))
 
     @property
     def simulated(self) -> bool:

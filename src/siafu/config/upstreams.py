@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import difflib
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import TypeVar
 from urllib.parse import urlsplit
 
@@ -11,8 +14,9 @@ import msgspec
 from siafu.border.secrets import Secret
 from siafu.border.urls import checked_base_url, is_loopback
 from siafu.config.settings import EndpointSettings, Settings, UpstreamSettings, refers, resolve, resolved, secret_key
+from siafu.config.upstream_keys import NamedKey, named_keys, watched
 from siafu.errors import ConfigError
-from siafu.gateway.client import Way
+from siafu.gateway.client import Gateway, Way
 from siafu.gateway.limits import Limits
 from siafu.gateway.pricing import Price, Prices
 from siafu.gateway.routing import Rule, target
@@ -28,11 +32,18 @@ def configured_ways(settings: Settings) -> list[Way]:
     upstream = Upstream(
         name="default",
         base_url=settings.base_url(),
-        key=settings.key(),
         headers=resolved(settings.endpoint.headers, "endpoint.headers"),
         timeouts=timeouts(settings.endpoint),
     )
-    return [way_to(settings, upstream)]
+    return _with_keys(settings, upstream, None, "endpoint")
+
+
+def usable_ways(settings: Settings) -> list[Way]:
+    """The same, at least one. Raises: ConfigError."""
+    ways = configured_ways(settings)
+    if not ways:
+        raise ConfigError("every key is disabled: siafu upstream-keys list")
+    return ways
 
 
 def _ways_of(settings: Settings, name: str, own: UpstreamSettings) -> list[Way]:
@@ -40,14 +51,6 @@ def _ways_of(settings: Settings, name: str, own: UpstreamSettings) -> list[Way]:
     where = f"upstreams.{name}"
     if not name or any(mark in name for mark in "@#") or not name.isprintable():
         raise ConfigError(f"{where[:80]!r}: the name of an upstream holds no @, no # and no line break")
-    if own.api_keys is not None:
-        keys: list[Secret | None] = [
-            secret_key(each, f"{where}.api_keys[{number}]") for number, each in enumerate(own.api_keys)
-        ]
-    else:
-        keys = [None if own.api_key is None else secret_key(own.api_key, f"{where}.api_key")]
-    if None in keys and not is_loopback(urlsplit(own.base_url).hostname or ""):
-        raise ConfigError(f"no key for {own.base_url}: set {where}.api_key in siafu.toml")
     upstream = Upstream(
         name=name,
         base_url=checked_base_url(own.base_url, f"{where}.base_url"),
@@ -58,12 +61,29 @@ def _ways_of(settings: Settings, name: str, own: UpstreamSettings) -> list[Way]:
         proxy=_proxy(own.proxy, f"{where}.proxy"),
         ca_file=own.ca_file,
     )
-    return [
-        way_to(
-            settings, msgspec.structs.replace(upstream, key=key), own, id=name if len(keys) == 1 else f"{name}#{number}"
-        )
-        for number, key in enumerate(keys, 1)
-    ]
+    return _with_keys(settings, upstream, own, where)
+
+
+def _with_keys(settings: Settings, upstream: Upstream, own: UpstreamSettings | None, where: str) -> list[Way]:
+    """One way for each key of an upstream that is in use."""
+    keys, ways = named_keys(settings, upstream.name), []
+    for key in keys:
+        if key.used:
+            secret = None if key.given is None else secret_key(key.given, _place(where, own, key))
+            if secret is None and not is_loopback(urlsplit(upstream.base_url).hostname or ""):
+                first = "set OPENAI_API_KEY, or" if own is None else "set"
+                raise ConfigError(f"no key for {upstream.base_url}: {first} {where}.api_key in siafu.toml")
+            id = f"{upstream.name}#{key.number}" if len(keys) > 1 else "" if own is None else upstream.name
+            ways.append(way_to(settings, msgspec.structs.replace(upstream, key=secret), own, id=id))
+    return ways
+
+
+def _place(where: str, own: UpstreamSettings | None, key: NamedKey) -> str:
+    """Where a key was named, for messages."""
+    several = own.api_keys if own is not None else None
+    if key.number > len(several or ("one",)):
+        return f"{where}, as added,"
+    return f"{where}.api_keys[{key.number - 1}]" if several else f"{where}.api_key"
 
 
 def _proxy(given: str | None, where: str) -> str | Secret | None:
@@ -77,6 +97,29 @@ def _proxy(given: str | None, where: str) -> str | Secret | None:
     return Secret(text) if refers(given) else text
 
 
+@contextlib.asynccontextmanager
+async def following_keys(
+    settings: Settings,
+    gateway: Gateway,
+    notice: Callable[[str], None] | None = None,
+    changed: Callable[[Sequence[Way]], None] | None = None,
+) -> AsyncIterator[None]:
+    """Let `gateway` use the keys as they are changed while the block runs. changed: is told, too."""
+
+    async def renew() -> str:
+        ways = await asyncio.to_thread(configured_ways, settings)
+        await gateway.change(ways)
+        if changed is not None:
+            changed(ways)
+        return f"keys of upstreams in use now: {', '.join(way.id or way.upstream.name for way in ways) or 'none'}"
+
+    if settings.simulated:
+        yield
+        return
+    async with watched(settings, renew, notice):
+        yield
+
+
 def way_to(settings: Settings, upstream: Upstream, own: UpstreamSettings | None = None, *, id: str = "") -> Way:
     """The way to `upstream` under the settings' limits and prices, and its own."""
     shared, models = settings.limits, None if own is None else own.models
@@ -85,8 +128,13 @@ def way_to(settings: Settings, upstream: Upstream, own: UpstreamSettings | None 
         id=id,
         limits=Limits(
             concurrency=(own and own.concurrency) or shared.concurrency,
+            policy=shared.policy,
+            ramp=shared.ramp_seconds,
+            interactive=shared.interactive,
             rpm=(own and own.rpm) or shared.rpm,
+            tpm=(own and own.tpm) or shared.tpm,
             max_wait=shared.max_wait_seconds,
+            processes=shared.processes,
         ),
         prices=configured_prices(settings, upstream.base_url),
         models=dict(zip(models, models, strict=True)) if isinstance(models, list) else models,

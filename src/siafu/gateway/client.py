@@ -1,12 +1,19 @@
-"""How a model call is put together: every wrapper in one list."""
+"""How a model call is put together. Outermost first:
+
+Deadlined > Thrifty > Retrying > Routed > [for each upstream and key: Limited > Metered > Spelled > Transport]
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from random import Random
+from typing import NamedTuple
 
 import msgspec
 
+from siafu.errors import Overloaded
 from siafu.gateway.accounts import Accounts
 from siafu.gateway.chat import ChatRequest
 from siafu.gateway.deadline import Deadlined
@@ -18,6 +25,7 @@ from siafu.gateway.pricing import Prices
 from siafu.gateway.retry import Retrying, RetryRules
 from siafu.gateway.routed import Lane, Routed
 from siafu.gateway.routing import Rule
+from siafu.gateway.sharing import Sharing
 from siafu.gateway.thrift import Thrift, Thrifty
 from siafu.gateway.transport import Transport
 from siafu.gateway.upstream import Upstream
@@ -25,25 +33,9 @@ from siafu.observe.calls import CallContext
 from siafu.observe.events import Observer
 from siafu.pace.clock import Clock
 from siafu.store.records import Ledger
+from siafu.store.redis import RedisDoor
 
 Wrap = Callable[[Endpoint], Endpoint]
-
-
-class Gateway:
-    """The Endpoint that agents call. `accounts`: the budgets of its runs. Use it in one event loop at a time."""
-
-    def __init__(self, endpoint: Endpoint, accounts: Accounts, transports: Sequence[Transport]) -> None:
-        self._endpoint = endpoint
-        self._transports = transports
-        self.accounts = accounts
-
-    async def open(self, request: ChatRequest, context: CallContext) -> Reply:
-        return await self._endpoint.open(request, context)
-
-    async def aclose(self) -> None:
-        """Close the connections. Idempotent; the next call opens new ones."""
-        for transport in self._transports:
-            await transport.aclose()
 
 
 class Way(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,6 +52,95 @@ class Way(msgspec.Struct, frozen=True, kw_only=True):
     weight: float = 1.0
 
 
+class _Post(NamedTuple):
+    """A way, and what was built for it."""
+
+    way: Way
+    lane: Lane
+    transport: Transport
+    sharing: Sharing | None
+
+    async def aclose(self) -> None:
+        if self.sharing is not None:
+            await self.sharing.aclose()
+        await self.transport.aclose()
+
+
+class Gateway:
+    """The Endpoint that agents call. `accounts`: the budgets of its runs. Use it in one event loop at a time.
+
+    endpoint: its whole onion. build: the lane of a way. choose: told between which lanes calls choose from now on.
+    """
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        accounts: Accounts,
+        ways: Sequence[Way],
+        build: Callable[[Way], _Post],
+        choose: Callable[[Sequence[Lane]], None],
+    ) -> None:
+        self._endpoint = endpoint
+        self._build = build
+        self._choose = choose
+        self._posts = [build(way) for way in ways]
+        self._retired: list[_Post] = []
+        self.accounts = accounts
+        choose([post.lane for post in self._posts])
+
+    async def open(self, request: ChatRequest, context: CallContext) -> Reply:
+        return await self._endpoint.open(request, context)
+
+    async def change(self, ways: Sequence[Way]) -> None:
+        """Use these ways from now on. One of which only the key is another goes on with its limits and its queue. Of
+        one that is gone, calls under way end, and those that wait go elsewhere.
+
+        Raises: ConfigError.
+        """
+        before = {_slot(post.way): post for post in self._posts}
+        kept = {slot: before.pop(slot) for way in ways if _alike(before.get(slot := _slot(way)), way)}
+        self._posts = [self._changed(kept.get(_slot(way)), way) for way in ways]
+        self._choose([post.lane for post in self._posts])
+        for post in before.values():
+            post.lane.endpoint.turn_away(partial(_gone, post.lane.id))
+        self._retired += before.values()
+        for post in [post for post in self._retired if not post.lane.endpoint.in_flight]:
+            self._retired.remove(post)
+            await post.aclose()
+
+    def _changed(self, post: _Post | None, way: Way) -> _Post:
+        if post is None:
+            return self._build(way)
+        if post.way.upstream.key != way.upstream.key:
+            post.transport.rekey(way.upstream.key)
+            post.lane.shut_until = -math.inf
+        post.lane.id = way.id or way.upstream.name
+        return post._replace(way=way)
+
+    async def aclose(self) -> None:
+        """Close the connections. Idempotent; the next call opens new ones."""
+        for post in (*self._posts, *self._retired):
+            await post.aclose()
+
+
+def _slot(way: Way) -> str:
+    """Which key of which upstream it is; a first key is called by its upstream's name while it is the only one."""
+    id = way.id or way.upstream.name
+    return id if "#" in id else f"{id}#1"
+
+
+def _alike(post: _Post | None, way: Way) -> bool:
+    """Whether what was built serves `way` too: nothing but key, name and prices may differ."""
+    if post is None:
+        return False
+    upstream = msgspec.structs.replace(post.way.upstream, key=way.upstream.key)
+    return msgspec.structs.replace(post.way, id=way.id, prices=way.prices, upstream=upstream) == way
+
+
+def _gone(lane: str) -> Overloaded:
+    return Overloaded(f"{lane} is not used any more", attempts=0)
+
+
 def assemble(  # noqa: PLR0913 (the one place where everything meets)
     ways: Sequence[Way],
     rules: Sequence[Rule] = (),
@@ -70,26 +151,45 @@ def assemble(  # noqa: PLR0913 (the one place where everything meets)
     rng: Random,
     observer: Observer,
     thrift: Thrift | None = None,
+    redis: RedisDoor | None = None,
 ) -> Gateway:
-    """The gateway over all `ways`. A single way without models of its own leaves nothing to choose: no `Routed`."""
-    transports = [Transport(way.upstream, clock) for way in ways]
-    lanes = [
-        _lane(way, transport, Books(prices=way.prices, ledger=ledger, accounts=accounts), clock, rng, observer)
-        for way, transport in zip(ways, transports, strict=True)
-    ]
-    alone = len(ways) == 1 and not rules and ways[0].models is None
+    """The gateway over all `ways`. A single way without models of its own leaves nothing to choose: no `Routed`.
+    redis: where the ways' limits are shared with other processes; None = they are this process's own.
+    """
+
+    def build(way: Way) -> _Post:
+        transport = Transport(way.upstream, clock)
+        books = Books(prices=way.prices, ledger=ledger, accounts=accounts)
+        sharing = None
+        if redis is not None:
+            sharing = Sharing(redis, way.limits.whole, way.upstream, clock=clock, observer=observer)
+        return _Post(way, _lane(way, transport, books, clock, rng, observer, sharing), transport, sharing)
+
+    def choose(lanes: Sequence[Lane]) -> None:
+        routed.lanes = lanes
+        alone = len(lanes) == 1 and not rules and lanes[0].models is None
+        retrying.inner = lanes[0].endpoint if alone else routed
+
+    routed = Routed((), rules, clock=clock, observer=observer)
     patience = RetryRules(max_wait=max(way.limits.max_wait for way in ways))
     name = ways[0].upstream.name if len(ways) == 1 else ""
+    retrying = Retrying(routed, patience, clock=clock, rng=rng, upstream=name, observer=observer)
     outermost_first: list[Wrap] = [
         lambda inner: Deadlined(inner, clock),
         *([] if thrift is None else [lambda inner: Thrifty(inner, thrift, accounts, observer)]),
-        lambda inner: Retrying(inner, patience, clock=clock, rng=rng, upstream=name, observer=observer),
     ]
-    choice = lanes[0].endpoint if alone else Routed(lanes, rules, clock=clock, observer=observer)
-    return Gateway(_wrapped(choice, outermost_first), accounts, transports)
+    return Gateway(_wrapped(retrying, outermost_first), accounts, ways, build, choose)
 
 
-def _lane(way: Way, transport: Transport, books: Books, clock: Clock, rng: Random, observer: Observer) -> Lane:
+def _lane(
+    way: Way,
+    transport: Transport,
+    books: Books,
+    clock: Clock,
+    rng: Random,
+    observer: Observer,
+    sharing: Sharing | None,
+) -> Lane:
     """The part of the onion that each upstream and key has for itself."""
     name = way.upstream.name
     outermost_first: list[Wrap] = [
@@ -97,7 +197,13 @@ def _lane(way: Way, transport: Transport, books: Books, clock: Clock, rng: Rando
         Spelled,
     ]
     limited = Limited(
-        _wrapped(transport, outermost_first), way.limits, clock=clock, rng=rng, upstream=name, observer=observer
+        _wrapped(transport, outermost_first),
+        way.limits,
+        clock=clock,
+        rng=rng,
+        upstream=name,
+        observer=observer,
+        sharing=sharing,
     )
     return Lane(limited, id=way.id or name, upstream=name, models=way.models, tier=way.tier, weight=way.weight)
 

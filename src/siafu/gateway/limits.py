@@ -1,63 +1,122 @@
-"""Admission to one upstream: how many requests at once, how many a minute, and nobody before a server-given wait ends.
+"""Admission to one upstream: how many requests at once, how many requests and tokens a minute, and nobody before a
+server-given wait ends.
 
-A permit is reserved before anything is awaited, so a crowd of callers gets exactly what is allowed. Waiters go by
-priority and, within it, by when they first asked; a call that was refused and asks again keeps its place.
+What is allowed is decided in `pace/admission.py`, in one step without waiting, so a crowd of callers gets exactly that.
+Here is the queue: by priority, then in turn among runs, then by when each first asked; a call that was refused and asks
+again keeps its place.
 """
 
 from __future__ import annotations
 
 import asyncio
-import heapq
-import itertools
 import math
 from collections.abc import Callable
 from random import Random
+from typing import Literal
 
 import msgspec
 
-from siafu.errors import ConfigError, DeadlineReached, ModelError, Overloaded, RateLimited
+from siafu.errors import CallTimeout, ConfigError, DeadlineReached, ModelError, Overloaded, RateLimited
 from siafu.gateway.chat import ChatRequest
 from siafu.gateway.endpoint import End, Endpoint, Reply
+from siafu.gateway.hints import limits_left
+from siafu.gateway.meter import max_output, was_free
+from siafu.gateway.sharing import Sharing
+from siafu.gateway.wire import encode
 from siafu.observe.calls import CallContext
 from siafu.observe.events import Observer, Waited
+from siafu.pace.admission import Admission, Permit
+from siafu.pace.aimd import Aimd
 from siafu.pace.clock import Clock
-from siafu.pace.throttle import Grant, Throttle
+from siafu.pace.concurrency import Fixed, Outcome, Policy
+from siafu.pace.fair import FairQueue
+from siafu.pace.share import Whole
+from siafu.pace.throttle import Throttle
+from siafu.pace.tokens import Estimate, TokenBucket
+from siafu.pace.vegas import Vegas
+from siafu.pace.window import SlidingWindow
+
+PolicyName = Literal["fixed", "aimd", "vegas", "window"]
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """What one upstream allows. `concurrency`: requests at once. `rpm`: requests a minute, None = no limit. `burst`:
-    requests that may leave at once, None = one second's worth. `max_wait`: the longest server-given wait in seconds
-    that is waited out; a longer one is an error at once.
+    """What one upstream allows.
+
+    concurrency: requests at once; policies other than `fixed` learn a limit up to it. ramp: seconds over which the
+    fixed one is reached. interactive: the part of it that only calls of priority 1 may use. rpm, tpm: requests and
+    tokens a minute, None = no limit. burst: requests that may leave at once, None = one second's worth. max_wait: the
+    longest server-given wait in seconds that is waited out; a longer one is an error at once. processes: how many share
+    these limits at least, when they are shared.
     """
 
     concurrency: int = 100
+    policy: PolicyName = "fixed"
+    ramp: float = 0.0
+    interactive: float = 0.0
     rpm: float | None = None
+    tpm: float | None = None
     burst: int | None = None
     max_wait: float = 60.0
+    processes: int = 1
 
     def __post_init__(self) -> None:
         if self.concurrency < 1 or (self.burst is not None and self.burst < 1):
             raise ConfigError("concurrency and burst are at least 1")
-        if self.rpm is not None and not 0 < self.rpm < math.inf:
-            raise ConfigError("rpm, the requests a minute, must be above 0; leave it away for no limit")
-        if not 0 <= self.max_wait < math.inf:
-            raise ConfigError("max_wait is a number of seconds")
+        for name, value in (("rpm, the requests", self.rpm), ("tpm, the tokens", self.tpm)):
+            if value is not None and not 0 < value < math.inf:
+                raise ConfigError(f"{name} a minute, must be above 0; leave it away for no limit")
+        if not 0 <= self.max_wait < math.inf or not 0 <= self.ramp < math.inf:
+            raise ConfigError("max_wait and ramp are numbers of seconds")
+        if not 0 <= self.interactive < 1:
+            raise ConfigError("interactive is a part of the concurrency: at least 0 and below 1")
+
+    @property
+    def whole(self) -> Whole:
+        """What all processes of the key may do together."""
+        rpm, tpm = (None if each is None else each / 60 for each in (self.rpm, self.tpm))
+        return Whole(concurrency=self.concurrency, requests=rpm, tokens=tpm, processes=self.processes)
+
+    def policy_now(self) -> Policy:
+        """The concurrency policy at its beginning."""
+        if self.policy == "aimd":
+            return Aimd(self.concurrency)
+        if self.policy == "vegas":
+            return Vegas(self.concurrency)
+        if self.policy == "window":
+            return SlidingWindow(self.concurrency, self.rpm)
+        return Fixed(self.concurrency, self.ramp)
 
 
 class _Waiter:
-    __slots__ = ("context", "future", "grant")
+    __slots__ = ("context", "future", "permit", "request", "tokens")
 
-    def __init__(self, context: CallContext) -> None:
+    def __init__(self, request: ChatRequest, context: CallContext) -> None:
+        self.request = request
         self.context = context
-        self.future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.grant: Grant | None = None
+        self.future: asyncio.Future[Permit] = asyncio.get_running_loop().create_future()
+        self.permit: Permit | None = None
+        self.tokens: int | None = None  # expected; None = not estimated yet
+
+    def left(self) -> bool:
+        return self.future.done()
 
 
 class Limited:
-    """The wrapper that admits. Its waits are not part of any timeout of the request, only of the call's deadline."""
+    """The wrapper that admits. Its waits are not part of any timeout of the request, only of the call's deadline.
+
+    `sharing`: with the other processes of the same key; None = the limits are this process's own.
+    """
 
     def __init__(
-        self, inner: Endpoint, limits: Limits, *, clock: Clock, rng: Random, upstream: str, observer: Observer
+        self,
+        inner: Endpoint,
+        limits: Limits,
+        *,
+        clock: Clock,
+        rng: Random,
+        upstream: str,
+        observer: Observer,
+        sharing: Sharing | None = None,
     ) -> None:
         self._inner = inner
         self._limits = limits
@@ -65,40 +124,59 @@ class Limited:
         self._rng = rng
         self._upstream = upstream
         self._observer = observer
-        rate = None if limits.rpm is None else limits.rpm / 60
+        self._sharing = sharing
+        rate = None if limits.rpm is None or sharing else limits.rpm / 60
+        tpm = None if sharing else limits.tpm
         self._throttle = Throttle(rate=rate, burst=limits.burst or max(1, int(rate or 1)))
+        self._admission = Admission(
+            self._throttle,
+            limits.policy_now(),
+            tokens=None if tpm is None else TokenBucket(tpm / 60),
+            interactive=limits.interactive,
+            share=None if sharing is None else sharing.share,
+        )
+        self._estimates: dict[str, Estimate] = {}
         self._reason = "rate_limited"
-        self._order = itertools.count()
-        self._queue: list[tuple[int, float, bool, int, _Waiter]] = []
+        self._queue: FairQueue[_Waiter] = FairQueue(_Waiter.left)
         self._waiting: dict[int, int] = {}  # priority -> waiters
         self._driver: asyncio.Task[None] | None = None
         self._wake_at = math.inf
-        self.in_flight = 0
 
-    async def open(self, request: ChatRequest, context: CallContext) -> Reply:
-        sent_at = self._clock.now()
-        if self._queue or not self._free(sent_at):
-            sent_at = await self._wait(context, sent_at)
-        else:
-            self._throttle.take(sent_at)
-            self.in_flight += 1
-        try:
-            reply = await self._inner.open(request, context)
-        except BaseException as error:
-            self._give_back(error, sent_at)
-            raise
-        self._throttle.accepted(sent_at, self._clock.now())
-        reply.on_end(lambda end: self._ended(end, sent_at))
-        return reply
+    @property
+    def in_flight(self) -> int:
+        return self._admission.in_flight
 
     def pause(self, now: float) -> float:
         """Seconds until the wait that the upstream asked for is over."""
         return max(0.0, self._throttle.paused_until - now)
 
-    def _free(self, now: float) -> bool:
-        return self.in_flight < self._limits.concurrency and self._throttle.ready(now) == 0.0
+    async def open(self, request: ChatRequest, context: CallContext) -> Reply:
+        now, admission = self._clock.now(), self._admission
+        tokens = self._tokens(request) if admission.counts_tokens else 0
+        if self._queue.held or admission.ready(now, context.priority, tokens) > 0.0:
+            permit = await self._wait(request, context, now)
+        else:
+            permit = admission.take(now, context.priority, tokens)
+            if self._sharing is not None:
+                self._dispatch()
+        try:
+            reply = await self._inner.open(request, context)
+        except BaseException as error:
+            self._ended(permit, request, End(outcome="failed", error=error))
+            raise
+        self._throttle.accepted(permit.at, self._clock.now())
+        headers = reply.head.headers
+        if "x-ratelimit-remaining-requests" in headers or "x-ratelimit-remaining-tokens" in headers:
+            admission.heard(permit, limits_left(headers, "requests"), limits_left(headers, "tokens"))
+        reply.on_end(lambda end: self._ended(permit, request, end))
+        return reply
 
-    async def _wait(self, context: CallContext, now: float) -> float:
+    def _tokens(self, request: ChatRequest) -> int:
+        """How many tokens the request will probably use."""
+        estimate = self._estimates.get(request.model) or Estimate()
+        return estimate.tokens(len(encode(request)), max_output(request))
+
+    async def _wait(self, request: ChatRequest, context: CallContext, now: float) -> Permit:
         """Queue for a permit; returns when it was given."""
         self._refuse_hopeless(context, now)
         pause = self._throttle.paused_until - now
@@ -106,29 +184,31 @@ class Limited:
             self._observer(
                 Waited(run=context.run, task=context.task, upstream=self._upstream, reason=self._reason, seconds=pause)
             )
-        waiter = _Waiter(context)
+        waiter = _Waiter(request, context)
         priority = context.priority
-        fresh = context.since is None
-        since = now if context.since is None else context.since
-        heapq.heappush(self._queue, (priority, since, fresh, next(self._order), waiter))
+        self._queue.push(
+            waiter,
+            priority=priority,
+            who=context.tenant or context.run,
+            since=now if context.since is None else context.since,
+            fresh=context.since is None,
+        )
         self._waiting[priority] = self._waiting.get(priority, 0) + 1
         self._dispatch()
         try:
-            await waiter.future
+            return await waiter.future
         except asyncio.CancelledError:
-            if waiter.grant is not None:  # admitted and cancelled in the same moment: nothing was sent
-                self._throttle.undo(waiter.grant)
-                self._give_back(None, now)
-            if len(self._queue) > 2 * sum(self._waiting.values()) + 64:  # mostly waiters that were cancelled
-                self._queue = [entry for entry in self._queue if not entry[-1].future.done()]
-                heapq.heapify(self._queue)
+            if waiter.permit is not None:  # admitted and cancelled in the same moment: nothing was sent
+                self._admission.undo(waiter.permit, self._clock.now())
+                self._dispatch()
+            if self._queue.held > 2 * sum(self._waiting.values()) + 64:  # mostly waiters that were cancelled
+                self._queue.prune()
             raise
         finally:
             self._waiting[priority] -= 1
             if self._driver is not None and not any(self._waiting.values()):
                 self._driver.cancel()  # nobody is left to admit
                 self._driver = None
-        return self._clock.now()
 
     def _refuse_hopeless(self, context: CallContext, now: float) -> None:
         """Raise at once for a call that could not be admitted in time."""
@@ -152,25 +232,32 @@ class Limited:
         )
 
     def _dispatch(self) -> None:
-        """Admit waiters, best first, as far as permits and pace allow; see that somebody looks again in time."""
-        now = self._clock.now()
-        while self._queue and self.in_flight < self._limits.concurrency:
-            waiter = self._queue[0][-1]
-            if waiter.future.done():  # cancelled
-                heapq.heappop(self._queue)
-                continue
-            wait = self._throttle.ready(now)
-            if wait > 0.0:
-                self._look_again(now, wait)
-                return
-            heapq.heappop(self._queue)
+        """Admit waiters, the next first, as far as the limits allow; see that somebody looks again in time."""
+        if not self._queue.held and self._sharing is None:
+            return
+        now, admission, queue = self._clock.now(), self._admission, self._queue
+        waiter: _Waiter | None = None
+        while not admission.full and (waiter := queue.peek()) is not None:
+            priority = waiter.context.priority
+            if waiter.tokens is None and (admission.counts_tokens or queue.contended(priority)):
+                waiter.tokens = self._tokens(waiter.request)
+            tokens = waiter.tokens or 0
             deadline = waiter.context.deadline
             if deadline is not None and deadline <= now:
+                queue.pop(priority, 0)
                 waiter.future.set_exception(DeadlineReached("the time for this call was over before it was admitted"))
                 continue
-            waiter.grant = self._throttle.take(now)
-            self.in_flight += 1
-            waiter.future.set_result(None)
+            wait = admission.ready(now, priority, tokens)
+            if wait > 0.0:
+                if wait < math.inf:
+                    self._look_again(now, wait)
+                break
+            queue.pop(priority, tokens)
+            waiter.permit = admission.take(now, priority, tokens)
+            waiter.future.set_result(waiter.permit)
+        if self._sharing is not None:
+            waiting = sum(self._waiting.values())
+            self._sharing.keep(self.in_flight, waiting, (waiter and waiter.tokens) or 0, self._dispatch)
 
     def _look_again(self, now: float, wait: float) -> None:
         if self._driver is not None and not self._driver.done():
@@ -185,23 +272,52 @@ class Limited:
         self._driver = None
         self._dispatch()
 
-    def _ended(self, end: End, sent_at: float) -> None:
-        self._give_back(end.error, sent_at)
-
-    def _give_back(self, error: BaseException | None, sent_at: float) -> None:
-        self.in_flight -= 1
-        if isinstance(error, RateLimited | Overloaded):
-            now = self._clock.now()
+    def _ended(self, permit: Permit, request: ChatRequest, end: End) -> None:
+        now, error = self._clock.now(), end.error
+        used = self._used(request, end) if permit.tokens else None
+        self._admission.ended(permit, now, used=used)
+        if self._limits.policy != "fixed":
+            self._admission.learn(permit, now, _outcome(error), _latency(end))
+        if error is not None and isinstance(error, RateLimited | Overloaded):
             self._reason = error.code
-            self._throttle.refused(sent_at, now, error.wait, self._rng)
+            self._throttle.refused(permit.at, now, error.wait, self._rng)
             pause = self._throttle.paused_until - now
             if pause > self._limits.max_wait:
                 self.turn_away(lambda: self._too_long(pause))
         self._dispatch()
 
+    def _used(self, request: ChatRequest, end: End) -> int | None:
+        """The tokens of a call that ended, None = unknown. Learns from it what such calls use."""
+        if end.answer is None:
+            return 0 if end.first_token is None and was_free(end.error) else None
+        usage = end.answer.usage
+        if usage is None:
+            return None
+        estimate = self._estimates.get(request.model)
+        if estimate is None:
+            estimate = self._estimates[request.model] = Estimate()
+        estimate.learn(len(encode(request)), usage.input, usage.output)
+        return usage.input + usage.output
+
     def turn_away(self, error: Callable[[], ModelError]) -> None:
         """Let all who wait here fail with an error of their own each; what is under way goes on."""
-        for *_, waiter in self._queue:
+        for waiter in self._queue:
             if not waiter.future.done():
                 waiter.future.set_exception(error())
         self._queue.clear()
+
+
+def _outcome(error: BaseException | None) -> Outcome:
+    if error is None:
+        return "ok"
+    if isinstance(error, RateLimited | Overloaded):
+        return "refused"
+    return "timeout" if isinstance(error, CallTimeout) else "other"
+
+
+def _latency(end: End) -> float | None:
+    """Seconds to the first token; of an answer in one piece, per token of output."""
+    if end.first_token is not None or end.answer is None:
+        return end.first_token
+    usage = end.answer.usage
+    return end.seconds / usage.output if usage is not None and usage.output > 0 else None

@@ -111,7 +111,7 @@ class _Attempt:
         if end.answer is not None:
             self.answered(self.priced(end.answer), end.first_token)
             return
-        free = not self.sent or (end.first_token is None and _was_free(end.error))
+        free = not self.sent or (end.first_token is None and was_free(end.error))
         rates = self.rates
         self._settle(
             AttemptSettled(
@@ -178,7 +178,7 @@ class Metered:
         request = self._bounded(request, rates, context.run)
         self._count += 1
         attempt = _Attempt(self, f"{self._prefix}-{self._count}", context, request.model, rates)
-        output = _max_output(request)
+        output = max_output(request)
         if rates is not None and output is not None:
             amount = rates.ceiling(len(encode(request)), output)
             attempt.hold = await books.accounts.reserve(context.run, amount, task=context.task, agent=context.agent)
@@ -218,7 +218,7 @@ class Metered:
                 "spelling, set its price, or allow unpriced models",
                 attempts=0,
             )
-        if _max_output(request) is None:
+        if max_output(request) is None:
             return msgspec.structs.replace(request, max_tokens=self.books.max_output)
         return request
 
@@ -258,7 +258,7 @@ class MemoryLedger:
         return {}
 
 
-def _max_output(request: ChatRequest) -> int | None:
+def max_output(request: ChatRequest) -> int | None:
     """The most tokens of output that a request allows, of all its alternatives (`n`); None = it names no limit. Zero
     and negative numbers are none: some servers take them for "without end".
     """
@@ -279,7 +279,7 @@ def _outcome(end: End) -> _Outcome:
     return "refused" if isinstance(error, _REFUSALS) or 400 <= status < 500 else "failed"
 
 
-def _was_free(error: BaseException | None) -> bool:
+def was_free(error: BaseException | None) -> bool:
     """Whether an attempt that gave no answer cannot have cost anything: never sent, refused, or an error status."""
     if isinstance(error, CallTimeout):
         return error.phase == "connect"

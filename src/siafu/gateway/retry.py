@@ -81,7 +81,7 @@ class Retrying:
     def __init__(
         self, inner: Endpoint, rules: RetryRules, *, clock: Clock, rng: Random, upstream: str, observer: Observer
     ) -> None:
-        self._inner = inner
+        self.inner = inner  # may be replaced: calls that are asked again go there too
         self._rules = rules
         self._clock = clock
         self._rng = rng
@@ -95,7 +95,7 @@ class Retrying:
         progress = Progress(began=self._clock.now(), faults=first)
         while True:
             try:
-                return await self._inner.open(request, context)
+                return await self.inner.open(request, context)
             except ModelError as error:
                 now = self._clock.now()
                 sent = context.attempts + (error.attempts > 0)  # 0: it was refused here and never sent

@@ -78,7 +78,9 @@ class _Option(NamedTuple):
 
 
 class Routed:
-    """The wrapper that chooses. `lanes`: in the order of the settings. `rules`: the first that fits a call counts."""
+    """The wrapper that chooses. `lanes`: in the order of the settings; may be replaced. `rules`: the first that fits a
+    call counts.
+    """
 
     def __init__(self, lanes: Sequence[Lane], rules: Sequence[Rule], *, clock: Clock, observer: Observer) -> None:
         self.lanes = lanes
@@ -126,6 +128,8 @@ class Routed:
         fault one is rather asked of another upstream.
         """
         options = self._options(targets, tried)
+        if not self.lanes:
+            raise AccessRefused("no key is left: siafu upstream-keys enable one, or add one", attempts=0)
         if not options:
             raise RequestRefused(
                 f"no upstream offers the model {targets[0].model!r}; see [upstreams] in siafu.toml", attempts=0
@@ -142,7 +146,8 @@ class Routed:
         best = min(options, key=lambda option: (option.tried is not None and option.tried.final, option.wait))
         if math.isinf(best.shut):
             raise AccessRefused(
-                f"every key for {best.wanted.model!r} was refused by its upstream: set working ones", attempts=0
+                f"every key for {best.wanted.model!r} was refused by its upstream: add one with siafu upstream-keys",
+                attempts=0,
             )
         return best.lane, best.wanted
 

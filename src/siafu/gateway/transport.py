@@ -55,11 +55,17 @@ class Transport:
 
     def __init__(self, upstream: Upstream, clock: Clock) -> None:
         self._upstream = upstream
+        self._auth = upstream.authorization()
         self._clock = clock
         self._url = upstream.url("/chat/completions")
         self._proxy = upstream.proxy_for(self._url)
         self._trusted = upstream.trusted()
         self._sessions: dict[asyncio.AbstractEventLoop, tuple[aiohttp.ClientSession, AsyncGenerator[None]]] = {}
+
+    def rekey(self, key: Secret | None) -> None:
+        """Use another key from the next request on, also for calls that are under way and asked again."""
+        self._upstream = msgspec.structs.replace(self._upstream, key=key)
+        self._auth = self._upstream.authorization()
 
     async def open(self, request: ChatRequest, context: CallContext) -> Reply:
         try:
@@ -99,7 +105,7 @@ class Transport:
                 response = await session.post(
                     self._url,
                     data=data if len(data) <= _LARGE else io.BytesIO(data),
-                    headers={"x-siafu-attempt": str(call.attempt)},
+                    headers={"x-siafu-attempt": str(call.attempt), **self._auth},
                     allow_redirects=False,
                     proxy=self._proxy,
                     timeout=timeout,
@@ -130,7 +136,9 @@ class Transport:
         url = upstream.url("/models")
         timeout = aiohttp.ClientTimeout(total=limits.total, connect=limits.connect)
         try:
-            async with session.get(url, allow_redirects=False, proxy=self._proxy, timeout=timeout) as response:
+            async with session.get(
+                url, headers=self._auth, allow_redirects=False, proxy=self._proxy, timeout=timeout
+            ) as response:
                 headers = {name.lower(): value for name, value in response.headers.items()}
                 body = await _read(response, upstream.max_answer_bytes, cut=response.status != 200)
         except (aiohttp.ClientError, OSError) as error:
@@ -200,9 +208,6 @@ class Transport:
         headers = {"User-Agent": f"siafu/{__version__}", "Content-Type": "application/json"}
         for name, value in upstream.headers.items():
             headers[name] = value.reveal() if isinstance(value, Secret) else value
-        if upstream.key is not None:
-            bearer = "Bearer " if upstream.key_header.lower() == "authorization" else ""
-            headers[upstream.key_header] = f"{bearer}{upstream.key.reveal()}"
         return headers
 
 

@@ -70,6 +70,13 @@ class Upstream(msgspec.Struct, frozen=True, kw_only=True):
         """The address of a path of the API, such as `/models`."""
         return self.base_url.rstrip("/") + path + (f"?{urlencode(self.query)}" if self.query else "")
 
+    def authorization(self) -> dict[str, str]:
+        """The header with the key; none without a key."""
+        if self.key is None:
+            return {}
+        bearer = "Bearer " if self.key_header.lower() == "authorization" else ""
+        return {self.key_header: f"{bearer}{self.key.reveal()}"}
+
     def proxy_for(self, url: str) -> str | None:
         """The proxy on the way to `url`; what the environment names never stands before this machine itself."""
         if self.proxy is not None:

@@ -77,6 +77,17 @@ class CheaperModel(Event, frozen=True, kw_only=True):
     instead: str = ""
 
 
+class LimitsShared(Event, frozen=True, kw_only=True):
+    """A process can (`alone` False, again) or cannot share an upstream's limits with the other processes of its key.
+    Alone it takes its fair part: the limits divided by `processes`. `why`: what went wrong.
+    """
+
+    upstream: str = ""
+    alone: bool = False
+    processes: int = 1
+    why: str = ""
+
+
 class ToolCalled(Event, frozen=True, kw_only=True):
     task: str = ""
     role: str = ""

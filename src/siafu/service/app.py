@@ -85,13 +85,14 @@ class App:
         except asyncio.CancelledError:
             if not x.why:
                 raise
-            x.settle()
             await self._tell(x, self._cut(x))
         except TimeoutError:
             log.info(UNTAKEN, x.id)
         except Exception:
             log.exception("%s failed", x.id)
             await self._tell(x, Refused(500, INTERNAL, code="internal_error"))
+        finally:
+            x.end()
 
     async def _serve(self, x: Exchange) -> None:
         path, method = x.scope["path"], x.scope["method"]
@@ -133,19 +134,18 @@ class App:
             account = await self._budgets.account(key)
             loop = asyncio.get_running_loop()
             self._queued[task] = loop.call_later(self._bounds.queue_seconds, x.cancel, "queue")
-            with x.watched():
-                if model.startswith(NAMESPACE):
-                    await self._ask_swarm(x, asked, key, account)
-                    return
-                context = CallContext(
-                    run=account,
-                    task=task,
-                    agent="" if key is None else key.id,
-                    tenant="" if key is None else key.terms.tenant,
-                    user="" if key is None else key.terms.customer,
-                    deadline=x.arrived + self._bounds.seconds,
-                )
-                await complete(x, self._parts.endpoint, asked, context)
+            if model.startswith(NAMESPACE):
+                await self._ask_swarm(x, asked, key, account)
+                return
+            context = CallContext(
+                run=account,
+                task=task,
+                agent="" if key is None else key.id,
+                tenant="" if key is None else key.terms.tenant,
+                user="" if key is None else key.terms.customer,
+                deadline=x.arrived + self._bounds.seconds,
+            )
+            await complete(x, self._parts.endpoint, asked, context)
 
     async def _ask_swarm(self, x: Exchange, asked: Asked, key: ClientKey | None, account: str) -> None:
         if asked.request.model != SUPPORT:
@@ -209,6 +209,7 @@ class App:
 
     async def _tell(self, x: Exchange, refused: Refused) -> None:
         """Say it to the client as far as that is possible; one that has gone is told nothing."""
+        x.end()
         if x.why == "gone":
             return
         try:

@@ -5,9 +5,9 @@ has gone.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import uuid
-from collections.abc import Awaitable, Callable, Iterator, MutableMapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from typing import Any, Literal
 
 from siafu.service.refusals import Refused
@@ -22,25 +22,29 @@ MAX_BODY = 32 * 2**20
 MAX_HEADERS = 16 * 1024  # bytes of a request line and its headers
 BODY_SECONDS = 60.0  # for a request's body to arrive
 SEND_SECONDS = 60.0  # for a client to take in a piece of its answer
+GONE = "siafu.gone"  # in the scope: what the server calls when the connection is lost
 _JSON = (b"content-type", b"application/json")
+_process, _numbers = uuid.uuid4().hex[:20], itertools.count(1)
 
 
 class Exchange:
     """`why`: what ended the work on it early: the client has gone, it waited too long in the queue, or the server
-    stops. `arrived`: monotonic seconds.
+    stops. `arrived`: monotonic seconds. The work is that of the task that makes it.
     """
 
-    __slots__ = ("_receive", "_send", "_task", "arrived", "id", "scope", "started", "why")
+    __slots__ = ("_headers", "_receive", "_send", "_task", "arrived", "id", "scope", "started", "why")
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, arrived: float) -> None:
         self.scope = scope
         self.arrived = arrived
-        self.id = f"req_{uuid.uuid4().hex}"
+        self.id = f"req_{_process}{next(_numbers):012x}"
         self.started = False
         self.why: Why = ""
         self._receive = receive
         self._send = send
+        self._headers: dict[bytes, bytes] = dict(scope["headers"])
         self._task = asyncio.current_task()
+        scope[GONE] = lambda: self.cancel("gone")
 
     @property
     def address(self) -> str:
@@ -54,10 +58,10 @@ class Exchange:
 
     def header(self, name: bytes) -> str:
         """The value of a header that stands at most once; empty without it. Raises: Refused when it stands twice."""
-        found = self.headers(name)
-        if len(found) > 1:
-            raise Refused(400, f"the header {name.decode()} stands {len(found)} times", code="bad_header", again=False)
-        return found[0].decode("latin-1").strip() if found else ""
+        found = self._headers.get(name, b"")
+        if len(self._headers) != len(self.scope["headers"]) and len(self.headers(name)) > 1:
+            raise Refused(400, f"the header {name.decode()} stands more than once", code="bad_header", again=False)
+        return found.decode("latin-1").strip()
 
     def check_headers(self) -> None:
         """Raises: Refused when they are too large. (The server's own limit is for those that have not ended.)"""
@@ -65,15 +69,17 @@ class Exchange:
             raise Refused(431, f"headers may have at most {MAX_HEADERS:,} bytes", code="too_large", again=False)
 
     def cancel(self, why: Why) -> None:
-        """End the work on it. Does nothing the second time."""
+        """End the work on it. Does nothing the second time, nor once it has ended."""
         if not self.why and self._task is not None:
             self.why = why
             self._task.cancel()
 
-    def settle(self) -> None:
-        """The cancelling has ended the work; what follows is told to the client."""
-        if self._task is not None:
+    def end(self) -> None:
+        """The work has ended, what follows is no part of it."""
+        if self._task is not None and self.why:
             self._task.uncancel()
+        self._task = None
+        self.scope.pop(GONE, None)
 
     def size(self) -> int:
         """Bytes that the body may have: what its length says, the most that is allowed when it does not.
@@ -105,20 +111,6 @@ class Exchange:
         except TimeoutError:
             raise Refused(408, f"the body did not arrive within {BODY_SECONDS:g} s", code="timeout") from None
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
-
-    @contextmanager
-    def watched(self) -> Iterator[None]:
-        """Within it, once the body is read, the work is cancelled when the client goes away."""
-        watcher = asyncio.create_task(self._watch())
-        try:
-            yield
-        finally:
-            watcher.cancel()
-
-    async def _watch(self) -> None:
-        while (await self._receive())["type"] != "http.disconnect":
-            pass
-        self.cancel("gone")
 
     async def begin(self, status: int, headers: Sequence[Header]) -> None:
         self.started = True

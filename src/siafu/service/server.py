@@ -9,13 +9,14 @@ import resource
 import signal
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
+from typing import cast
 
 import msgspec
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from siafu.service.app import App
-from siafu.service.exchange import MAX_HEADERS
+from siafu.service.exchange import GONE, MAX_HEADERS
 
 HEADER_SECONDS = 10.0  # for these to arrive
 IDLE_SECONDS = 75.0  # an unused connection is kept, longer than clients keep theirs
@@ -32,7 +33,7 @@ class Guarded(H11Protocol):
     _deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as its base does
-        super().connection_made(transport)
+        super().connection_made(_Joining(transport, self.loop))
         if len(self.connections) > most_connections():
             transport.abort()
         else:
@@ -49,6 +50,8 @@ class Guarded(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         if self._deadline is not None:
             self._deadline.cancel()
+        if self.scope is not None:
+            cast("dict[str, Callable[[], None]]", self.scope).get(GONE, _nobody)()
         super().connection_lost(exc)
 
     def send_400_response(self, msg: str) -> None:
@@ -59,6 +62,41 @@ class Guarded(H11Protocol):
     def _expect(self) -> None:
         if self._deadline is None:
             self._deadline = self.loop.call_later(HEADER_SECONDS, self.transport.abort)
+
+
+def _nobody() -> None:
+    """Nothing is under way for the client that has gone."""
+
+
+class _Joining(asyncio.Transport):
+    """A transport that sends what is written in one turn of the loop at once: the head of an answer and its body are
+    one system call, and mostly one packet.
+    """
+
+    def __init__(self, inner: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__()
+        self._inner = inner
+        self._loop = loop
+        self._waiting: list[bytes] = []
+        # what the protocol uses beside `write`
+        self.get_extra_info, self.is_closing = inner.get_extra_info, inner.is_closing  # type: ignore[method-assign]
+        self.pause_reading, self.resume_reading = inner.pause_reading, inner.resume_reading  # type: ignore[method-assign]
+        self.abort, self.set_protocol = inner.abort, inner.set_protocol  # type: ignore[method-assign]
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        if not self._waiting:
+            self._loop.call_soon(self._flush)
+        if data:
+            self._waiting.append(bytes(data))
+
+    def close(self) -> None:
+        self._flush()
+        self._inner.close()
+
+    def _flush(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        if waiting:
+            self._inner.write(waiting[0] if len(waiting) == 1 else b"".join(waiting))
 
 
 def most_connections() -> int:

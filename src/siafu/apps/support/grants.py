@@ -1,4 +1,4 @@
-"""What a customer's own words name: order numbers and amounts of money, in Korean and English.
+"""What a customer's own words name: order numbers, and amounts of money of each, in Korean and English.
 
 A grant is a bound and no instruction: it says what may be acted on, and never that something is to be done. So what
 is unclear names nothing, and the customer is asked. Tool results, notes and answers are never read here.
@@ -6,16 +6,19 @@ is unclear names nothing, and the customer is asked. Tool results, notes and ans
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from decimal import Decimal
 
-from siafu.border.identity import Grants
+from siafu.apps.support.beside import AMOUNT, ORDER, Marked, pairs
+from siafu.border.identity import Amount, Grants
 
-MOST = 20  # of each, the newest; a token has a largest size
+MOST = 20  # orders, and amounts in all, the newest; a token has a largest size
 MOST_MINOR = 10**12
 
-_ASCII = {code: code - 0xFEE0 for code in range(0xFF01, 0xFF5F)} | {0xFFE6: "₩"}  # full width, as in １００１ and ￦
+# Full width, as in １００１ and ￦; and nobody else writes the marks.
+_ASCII = {code: code - 0xFEE0 for code in range(0xFF01, 0xFF5F)} | {0xFFE6: "₩", ord(ORDER): " ", ord(AMOUNT): " "}
 _RUN = r"[0-9][0-9,.]*+"  # whole, also when it is no number: half of one must never count
 _UNITS = {"십": 10, "백": 100, "천": 1000, "만": 10**4, "억": 10**8}
 _DIGITS = "일이삼사오육칠팔구"
@@ -51,23 +54,60 @@ _ORDER = re.compile(
 
 
 def named(messages: Iterable[str]) -> Grants:
-    """The orders and amounts that a customer's messages, newest first, name: at most 20 of each, newest first.
+    """The orders that a customer's messages, newest first, name, and the amounts that stand beside each: at most 20
+    orders and 20 amounts, newest first.
 
     An order number has 4 to 10 digits: 1001, #1001, 주문번호 1001번, １００１. An amount has a currency: 30,000원, 3만
     5천원, 15000 won, $29.90; it is given as KRW or USD and minor units (won, cents). No digit counts twice: an order
     number is never read as an amount, nor an amount as an order number.
+
+    An amount is of the order that `beside.pairs` finds beside it. In a message without an order it is of the one order
+    that the nearest messages with any, before and after it, name; of none when they name several.
     """
-    orders: dict[str, None] = {}
-    amounts: dict[tuple[str, int], None] = {}
-    for message in messages:
-        text = message.translate(_ASCII)
-        rest = _OTHER.sub(" ", _MONEY.sub(" ", text))
-        amounts |= dict.fromkeys(filter(None, map(_minor, _MONEY.finditer(text))))
-        orders |= dict.fromkeys(found["id"] for found in _ORDER.finditer(rest))
-    return Grants(orders=tuple(orders)[:MOST], amounts=tuple(amounts)[:MOST])
+    read = [_marked(message) for message in messages]
+    orders = dict.fromkeys(itertools.islice(dict.fromkeys(order for marked in read for order in marked.orders), MOST))
+    found = dict.fromkeys(
+        (order, amount)
+        for n, marked in enumerate(read)
+        for order, amount in (pairs(marked) if marked.orders else itertools.product(_near(read, n), marked.amounts))
+        if order in orders
+    )
+    newest = list(found)[:MOST]
+    return Grants(orders={order: tuple(amount for of, amount in newest if of == order) for order in orders})
 
 
-def _minor(found: re.Match[str]) -> tuple[str, int] | None:
+def amounts(text: str) -> tuple[Amount, ...]:
+    """Every amount of money in a text, as `named` reads them, in the order of the first of each."""
+    return tuple(dict.fromkeys(_marked(text).amounts))
+
+
+def _marked(message: str) -> Marked:
+    sums: list[Amount] = []
+    numbers: list[str] = []
+
+    def amount(found: re.Match[str]) -> str:
+        if (minor := _minor(found)) is None:
+            return " "
+        sums.append(minor)
+        return AMOUNT + found[0][len(found[0].rstrip(",.")) :]
+
+    def order(found: re.Match[str]) -> str:
+        numbers.append(found["id"])
+        return ORDER
+
+    text = _ORDER.sub(order, _OTHER.sub(" ", _MONEY.sub(amount, message.translate(_ASCII))))
+    return Marked(text=text, orders=tuple(numbers), amounts=tuple(sums))
+
+
+def _near(read: Sequence[Marked], n: int) -> set[str]:
+    """The one order of the nearest messages that name any; empty when there are none or several."""
+    older = next((set(marked.orders) for marked in read[n + 1 :] if marked.orders), set())
+    newer = next((set(marked.orders) for marked in reversed(read[:n]) if marked.orders), set())
+    near = older | newer
+    return near if len(near) == 1 else set()
+
+
+def _minor(found: re.Match[str]) -> Amount | None:
     """The currency and minor units of a match of `_MONEY`; None when it is no clear amount."""
     if found.string[: found.start()][-1:] == "-":
         return None

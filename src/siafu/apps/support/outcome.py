@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
+
+import msgspec
 
 from siafu.agents.arguments import RefusedCall
 from siafu.agents.steps import Step, ToolStep
 from siafu.apps.support.requests import Outcome, Refund, RefundState
 from siafu.apps.support.routes import REFUND, Route
+from siafu.apps.support.shop.refusal import Why
+from siafu.border.identity import Amount
 from siafu.border.text import preview
 from siafu.errors import OutcomeUnknown, ToolArgumentsInvalid, ToolTimeout, ToolUnavailable
 from siafu.tools.toolset import ToolResult
@@ -106,7 +110,29 @@ def _refund(step: ToolStep) -> Refund:
         return Refund(order_id=order, state="unknown", code=code or "no_code")
     if result.later:
         return Refund(order_id=order, state="not_yet", code=code)
-    return Refund(order_id=order, state="needs_info" if _lacks(code) else "refused", code=code)
+    return Refund(order_id=order, state="needs_info" if _lacks(code) else "refused", code=code, why=_why(data))
+
+
+def _why(data: Mapping[str, Any]) -> Why | None:
+    try:
+        return msgspec.convert(data.get("details"), Why)
+    except msgspec.ValidationError:  # another shop's, or none
+        return None
+
+
+def refunded(steps: Iterable[Step]) -> frozenset[Amount]:
+    """The sums that tools have shown as paid back or on their way back, of any order that was read."""
+    found: set[Amount] = set()
+    for step in steps:
+        data = step.result.structured if isinstance(step, ToolStep) and not step.result.is_error else None
+        if isinstance(data, Mapping) and isinstance(data.get("currency"), str):
+            whole, open_ = (_minor(data.get(name)) for name in ("refunded_minor", "refund_pending_minor"))
+            found |= {(data["currency"], minor) for minor in (whole, open_, whole - open_) if minor > 0}
+    return frozenset(found)
+
+
+def _minor(value: Any) -> int:
+    return value if type(value) is int else 0
 
 
 def out_of_reach(steps: Iterable[Step]) -> str:

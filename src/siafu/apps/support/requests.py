@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from siafu.apps.support.shop.refusal import Why
 from siafu.border.text import clean
 from siafu.errors import InputError
 
@@ -107,7 +108,7 @@ def parse_field(value: dict[str, Any], name: str) -> str:
 class Refund(msgspec.Struct, frozen=True, kw_only=True):
     """What became of a refund that was asked for, told from what the tool answered. `code`: its word for it, empty when
     the money was paid. `not_yet`: nothing was paid, and it may be later. amount_minor (won or cents) and currency: of a
-    refund that was paid.
+    refund that was paid. why: what the shop says of a refusal beside its code; None = nothing that is understood.
     """
 
     order_id: str
@@ -115,6 +116,7 @@ class Refund(msgspec.Struct, frozen=True, kw_only=True):
     code: str = ""
     amount_minor: int | None = None
     currency: str | None = None
+    why: Why | None = None
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,7 +13,7 @@ from siafu.apps.support import classify
 from siafu.apps.support.bound import Bound
 from siafu.apps.support.grants import named
 from siafu.apps.support.letter import letter
-from siafu.apps.support.outcome import out_of_reach, outcome, refunds
+from siafu.apps.support.outcome import out_of_reach, outcome, refunded, refunds
 from siafu.apps.support.requests import Answer, CustomerRequest
 from siafu.apps.support.routes import HAND_OVER, ROUTES, Tier, instructions, tier
 from siafu.apps.support.signed import Signed
@@ -117,7 +117,7 @@ class Support(msgspec.Struct, frozen=True, kw_only=True):
             outcome="unknown" if route.hands_over and handed is None else became,
             category=ticket.category,
             priority=ticket.priority,
-            answer=letter(route, tried, handed, final.text, korean=item.korean),
+            answer=letter(route, tried, handed, final.text, korean=item.korean, shown=refunded(steps)),
             model_used=_served(steps) or self.models[chosen],
             steps=ctx.spent.calls,
             tool_calls=sum(isinstance(step, ToolStep) for step in steps),

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta
 from typing import Annotated
 
 import msgspec
 
+from siafu.apps.support.shop.refusal import SHOP_ZONE
+
 FIRST_SKU = 2001
+OPENED = datetime(2026, 11, 28, 18, 0, tzinfo=SHOP_ZONE)  # of a shop that is only talked about
 
 Sku = Annotated[
     str,
@@ -28,8 +32,17 @@ class Product(msgspec.Struct, frozen=True, kw_only=True):
     keywords: str = ""
 
 
-def products() -> list[Product]:
-    """The catalogue in SKU order."""
+def opening(now: float) -> datetime:
+    """When a shop that is new at `now` (seconds since 1970) opened: the evening before, in its own time. Everything in
+    it is dated from then, so that it looks the same in any year.
+    """
+    return (datetime.fromtimestamp(now, SHOP_ZONE) - timedelta(days=1)).replace(
+        hour=18, minute=0, second=0, microsecond=0
+    )
+
+
+def products(opened: datetime = OPENED) -> list[Product]:
+    """The catalogue in SKU order, as it is when the shop opens."""
     found = []
     for number, line in enumerate(_CATALOGUE.strip().splitlines()):
         category, name_ko, name_en, krw, cents, stock, keywords = (part.strip() for part in line.split("|"))
@@ -42,7 +55,7 @@ def products() -> list[Product]:
                 price_krw=int(krw),
                 price_usd_cents=int(cents),
                 stock=int(stock),
-                restock_on=None if int(stock) else f"2026-12-{3 + number % 20:02}",
+                restock_on=None if int(stock) else f"{opened + timedelta(days=5 + number % 20):%Y-%m-%d}",
                 keywords=keywords,
             )
         )

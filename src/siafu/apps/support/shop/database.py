@@ -7,15 +7,17 @@ Opening creates, migrates and fills it; several processes may do so at once.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from siafu.apps.support.shop.catalogue import Product
+from siafu.apps.support.shop.catalogue import Product, opening
 from siafu.apps.support.shop.money import schema as money
 from siafu.apps.support.shop.orders import STATUS_KO, Item, Order, money_text
 from siafu.apps.support.shop.schema import MIGRATIONS, fill
+from siafu.pace.clock import Clock, SystemClock
 from siafu.store.database import Database, Transaction
 
 _WHAT = "the shop's database"
@@ -39,16 +41,18 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ShopDatabase(Database):
-    """An open shop database. `url`: a path, sqlite:///PATH or postgresql://user:password@host/name.
+    """An open shop database. `url`: a path, sqlite:///PATH or postgresql://user:password@host/name. clock: by which
+    the first orders of a new one are dated; None = the machine's.
 
     Raises (every method): ConfigError, StoreError, as `Database` does.
     """
 
-    def __init__(self, url: str | Path) -> None:
+    def __init__(self, url: str | Path, clock: Clock | None = None) -> None:
         super().__init__(url, MIGRATIONS, what=_WHAT, schema="shop")
         try:
             Database(url, money.MIGRATIONS, what=_WHAT, schema=money.SCHEMA).close()
-            self.transact(_open)
+            opened = opening((clock or SystemClock()).wall())
+            self.transact(lambda tx: _open(tx, opened))
         except BaseException:
             self.close()
             raise
@@ -111,8 +115,8 @@ _CALL = ", ".join(Call.__struct_fields__)
 _MARKS = ", ".join(f":{name}" for name in Call.__struct_fields__)
 
 
-def _open(tx: Transaction) -> None:
-    fill(tx)
+def _open(tx: Transaction, opened: datetime) -> None:
+    fill(tx, opened)
     tx.change("DELETE FROM call WHERE id <= (SELECT max(id) FROM call) - :kept", kept=MAX_CALLS)
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator, Sequence
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timedelta
 from typing import Annotated, Literal
 
 import msgspec
 
-from siafu.apps.support.shop.catalogue import Product
+from siafu.apps.support.shop.catalogue import OPENED, Product
 
 Status = Literal["paid", "preparing", "shipped", "delivered", "cancelled", "refunded"]
 Currency = Literal["KRW", "USD"]
@@ -40,7 +40,6 @@ _CARRIERS = {
     "KRW": (("CJ대한통운", "6"), ("한진택배", "5"), ("롯데택배", "4"), ("우체국택배", "7")),
     "USD": (("UPS", "1Z"), ("FedEx", "7"), ("DHL", "3"), ("USPS", "94")),
 }
-_OPENED = datetime(2026, 11, 28, 18, 0, tzinfo=timezone(timedelta(hours=9)))
 
 STATUS_KO: dict[Status, str] = {
     "paid": "결제완료",
@@ -89,10 +88,12 @@ def money_text(minor: int, currency: str) -> str:
     return f"{minor:,}원" if currency == "KRW" else f"${minor // 100:,}.{minor % 100:02}"
 
 
-def first_orders(products: Sequence[Product]) -> Iterator[tuple[str, Order]]:
-    """(customer, order) for every order of a new shop, in order of their numbers."""
+def first_orders(products: Sequence[Product], opened: datetime = OPENED) -> Iterator[tuple[str, Order]]:
+    """(customer, order) for every order of a shop that opened then, in order of their numbers. Only their dates depend
+    on it.
+    """
     for n in range(ORDERS):
-        yield CUSTOMERS[n % len(CUSTOMERS)], _order(n, products)
+        yield CUSTOMERS[n % len(CUSTOMERS)], _order(n, products, opened)
 
 
 def _pick(n: int, what: str, count: int) -> int:
@@ -100,13 +101,13 @@ def _pick(n: int, what: str, count: int) -> int:
     return zlib.crc32(f"{n}:{what}".encode()) % count
 
 
-def _order(n: int, products: Sequence[Product]) -> Order:
+def _order(n: int, products: Sequence[Product], opened: datetime) -> Order:
     status = _STATUS_CYCLE[(n + n // len(CUSTOMERS)) % len(_STATUS_CYCLE)]
     currency: Currency = "KRW" if CUSTOMERS[n % len(CUSTOMERS)] in KOREAN else "USD"
     items = _items(n, currency, products)
     total = sum(item.quantity * item.unit_price_minor for item in items)
     low, high = _DAYS_AGO[status]
-    ordered = _OPENED - timedelta(days=low + _pick(n, "days", high - low), minutes=_pick(n, "minutes", 600))
+    ordered = opened - timedelta(days=low + _pick(n, "days", high - low), minutes=_pick(n, "minutes", 600))
     shipped = ordered + timedelta(days=1, hours=_pick(n, "hours", 8))
     sent, arrived = status in ("shipped", "delivered", "refunded"), status in ("delivered", "refunded")
     carrier, prefix = _CARRIERS[currency][_pick(n, "carrier", 4)]

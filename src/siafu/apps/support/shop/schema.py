@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 import msgspec
 
 from siafu.apps.support.shop.catalogue import products
@@ -103,16 +105,16 @@ _ITEM = """INSERT INTO order_item (tenant_id, order_id, line, sku, quantity, uni
     VALUES ('', :order_id, :line, :sku, :quantity, :unit_price_minor)"""
 
 
-def fill(tx: Transaction) -> None:
-    """Put the first products and orders into a database that has no products. Of several processes that do so at once,
-    each row is one's.
+def fill(tx: Transaction, opened: datetime) -> None:
+    """Put the first products and orders of a shop that opened then into a database that has no products. Of several
+    processes that do so at once, each row is one's.
     """
     if tx.row("SELECT 1 FROM product LIMIT 1"):
         return
-    goods = products()
+    goods = products(opened)
     for product in goods:
         tx.change(_PRODUCT, **msgspec.structs.asdict(product))
-    for customer, order in first_orders(goods):
+    for customer, order in first_orders(goods, opened):
         values = {name: getattr(order, name) for name in order.__struct_fields__ if f":{name}" in _ORDER}
         if tx.change(_ORDER, customer=customer, **values):
             for line, item in enumerate(order.items, 1):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 import msgspec
 
 from siafu.apps.support.shop.money.records import Intent, OrderMoney, RefundDone, RefundOutcome
-from siafu.apps.support.shop.orders import money_text
-from siafu.apps.support.shop.refusal import Refusal
+from siafu.apps.support.shop.orders import Currency, money_text
+from siafu.apps.support.shop.refusal import SHOP_ZONE, Reason, Refusal, Why
 
 UNAVAILABLE = Refusal(
     code="payments_unavailable",
@@ -35,13 +36,20 @@ def declined(why: str) -> Refusal:
     """Final: the money was not moved and is free again. `why`: denied, expired, not_carried_out, not_made, or
     the provider's code.
     """
-    message = {
-        "denied": "A person decided against this refund. Nothing was refunded.",
-        "expired": "Nobody approved this refund in time, so it was given up. Nothing was refunded.",
-        "not_carried_out": "This refund was approved, but not carried out in time. Nothing was refunded.",
-        "not_made": "This refund was not made.",
-    }.get(why, "The payment provider declined this refund. Nothing was refunded.")
-    return Refusal(code="declined", message=message, details={"reason": why})
+    ours: dict[str, tuple[Reason, str]] = {
+        "denied": ("denied", "A person decided against this refund. Nothing was refunded."),
+        "expired": ("expired", "Nobody approved this refund in time, so it was given up. Nothing was refunded."),
+        "not_carried_out": (
+            "not_carried_out",
+            "This refund was approved, but not carried out in time. Nothing was refunded.",
+        ),
+        "not_made": ("not_made", "This refund was not made."),
+    }
+    if why not in ours:
+        message = "The payment provider declined this refund. Nothing was refunded."
+        return Why(reason="by_provider", provider_code=why).refusal("declined", message)
+    reason, message = ours[why]
+    return Why(reason=reason).refusal("declined", message)
 
 
 def answer(intent: Intent, *, replayed: bool = True) -> RefundOutcome:
@@ -103,22 +111,46 @@ def another_meaning(intent: Intent, *, same_order: bool) -> Refusal:
     )
 
 
-def does_not_fit(money: OrderMoney, currency: str, expected: int | None) -> Refusal:
-    """Why the money could not be reserved: the order changed since the asker looked, or there is not enough left."""
-    about = {
-        "refunded_minor": money.refunded_minor,
-        "reserved_minor": money.reserved_minor,
-        "refundable_minor": money.refundable_minor,
-    }
-    if expected is not None and expected != money.committed_minor:
-        return Refusal(
-            code="stale_refund_total",
-            message=f"{money_text(money.committed_minor, currency)} of this order is refunded or being refunded, which "
-            "is not what was last read. Read the order again and check whether a refund is still wanted.",
-            details=about,
-        )
-    return Refusal(
-        code="exceeds_refundable",
-        message=f"At most {money_text(money.refundable_minor, currency)} of this order can still be refunded.",
-        details=about,
+def does_not_fit(money: OrderMoney, currency: Currency, expected: int | None) -> Refusal:
+    """Why the money could not be reserved: the order changed since the asker looked, or there is not enough left. Of
+    an order with nothing left that alone is told, whatever the asker believed.
+    """
+    at = None if money.refunded_at is None else datetime.fromtimestamp(money.refunded_at, SHOP_ZONE)
+    left, stale = money.refundable_minor, expected not in (None, money.committed_minor)
+    why = Why(
+        reason=_misfit(money, stale=stale),
+        currency=currency,
+        captured_minor=money.captured_minor,
+        refunded_minor=money.refunded_minor,
+        reserved_minor=money.reserved_minor,
+        refundable_minor=left,
+        refunds=money.refunds or None,
+        refunded_at=at,
     )
+    if why.reason == "changed":
+        return why.refusal(
+            "stale_refund_total",
+            f"{money_text(money.committed_minor, currency)} of this order is refunded or being refunded, which "
+            "is not what was last read. Read the order again and check whether a refund is still wanted.",
+        )
+    if why.reason == "already_refunded":
+        on = f", the last time on {at:%Y-%m-%d}" if at else ""
+        return why.refusal(
+            "exceeds_refundable",
+            f"The order is refunded already: {money_text(money.refunded_minor, currency)}{on}. Nothing is left.",
+        )
+    return why.refusal(
+        "exceeds_refundable", f"At most {money_text(left, currency)} of this order can still be refunded."
+    )
+
+
+def _misfit(money: OrderMoney, *, stale: bool) -> Reason:
+    if not money.captured_minor:
+        return "cancelled"
+    if not money.refundable_minor:
+        return "being_refunded" if money.reserved_minor else "already_refunded"
+    if stale:
+        return "changed"
+    if not money.committed_minor:
+        return "more_than_paid"
+    return "partly_reserved" if money.reserved_minor else "partly_refunded"

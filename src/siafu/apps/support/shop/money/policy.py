@@ -9,12 +9,14 @@ from typing import Literal
 import msgspec
 
 from siafu.apps.support.shop.catalogue import products
+from siafu.apps.support.shop.money import answers
 from siafu.apps.support.shop.money.records import OrderMoney, RefundAsk
-from siafu.apps.support.shop.orders import Currency, Item, money_text
+from siafu.apps.support.shop.orders import Currency, Item, Order, money_text
 from siafu.apps.support.shop.policy import CHANGE_OF_MIND_DAYS, CHECKED_ABOVE, FAULTY_DAYS
-from siafu.apps.support.shop.refusal import Refusal
+from siafu.apps.support.shop.refusal import Refusal, Why
 
 FAULTS = ("faulty", "wrong_item")
+NOT_REFUNDABLE = "not_refundable"
 _DAY = 86_400
 
 Question = Literal["amount", "second_refund", "equal_amount", "daily_refunds", "low_trust"]
@@ -66,10 +68,21 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def refused(policy: RefundPolicy, ask: RefundAsk, money: OrderMoney, amount: int, today: float) -> Refusal | None:
-    """Why this refund is not made, whoever decides; None when it may be.
+    """Why this refund is not made, whoever decides; None when it may be. That nothing is left comes before what else
+    would be in its way.
 
     `amount`: minor units, what remains if the ask names none. `today`: seconds since 1970.
     """
+    order = ask.order
+    if ask.grants is not None and order.order_id not in ask.grants.orders:
+        return Refusal(
+            code="order_not_requested",
+            message="The customer has not asked about this order. Refund only orders that the customer names.",
+        )
+    if policy.by_status and order.status in ("cancelled", "refunded"):
+        return _closed(order, money)
+    if not money.refundable_minor:
+        return answers.does_not_fit(money, order.currency, ask.expected_refunded_minor)
     return _not_asked_for(ask, money, amount) or (
         _not_refundable(policy, ask, money, amount, today) if policy.by_status else None
     )
@@ -90,16 +103,11 @@ def questions(policy: RefundPolicy, ask: RefundAsk, amount: int, history: Histor
 
 
 def _not_asked_for(ask: RefundAsk, money: OrderMoney, amount: int) -> Refusal | None:
-    """The customer's own words must name the order, and an amount that is not a whole: lines and rests go without."""
+    """The customer's own words must name an amount of this order that is not a whole: lines and rests go without."""
     if ask.grants is None:
         return None
-    if ask.order.order_id not in ask.grants.orders:
-        return Refusal(
-            code="order_not_requested",
-            message="The customer has not asked about this order. Refund only orders that the customer names.",
-        )
     lines = {part for item in ask.order.items for part in (item.unit_price_minor, _price(item))}
-    named = {minor for currency, minor in ask.grants.amounts if currency == ask.order.currency}
+    named = {minor for currency, minor in ask.grants.orders[ask.order.order_id] if currency == ask.order.currency}
     if amount not in lines | named | {money.refundable_minor}:
         return Refusal(
             code="amount_not_requested",
@@ -109,39 +117,48 @@ def _not_asked_for(ask: RefundAsk, money: OrderMoney, amount: int) -> Refusal | 
     return None
 
 
+def _closed(order: Order, money: OrderMoney) -> Refusal:
+    message = f"The order is {order.status} already, so there is nothing to give back."
+    if order.status == "cancelled":
+        return Why(reason="cancelled").refusal(NOT_REFUNDABLE, message)
+    why = Why(reason="already_refunded", currency=order.currency, refunded_minor=money.refunded_minor)
+    return why.refusal(NOT_REFUNDABLE, message)
+
+
 def _not_refundable(
     policy: RefundPolicy, ask: RefundAsk, money: OrderMoney, amount: int, today: float
 ) -> Refusal | None:
     order = ask.order
     if order.status in ("paid", "preparing"):
         return None
-    if order.status == "shipped":
-        return _no("The order is on its way. A refund can be asked for once it has arrived.")
     if order.status != "delivered" or order.delivered_at is None:
-        return _no(f"The order is {order.status} already, so there is nothing to give back.")
-    days = (today - datetime.fromisoformat(order.delivered_at).timestamp()) / _DAY
+        message = "The order is on its way. A refund can be asked for once it has arrived."
+        return Why(reason="on_its_way").refusal(NOT_REFUNDABLE, message)
+    arrived = datetime.fromisoformat(order.delivered_at)
+    days = (today - arrived.timestamp()) / _DAY
     if ask.reason in FAULTS:
         if days <= policy.faulty_days:
             return None
-        return _no(f"The order arrived more than {policy.faulty_days} days ago.")
+        return Why(reason="fault_window", days=policy.faulty_days, delivered_at=arrived).refusal(
+            NOT_REFUNDABLE, f"The order arrived more than {policy.faulty_days} days ago."
+        )
     if days > policy.change_of_mind_days:
-        return _no(
+        return Why(reason="return_window", days=policy.change_of_mind_days, delivered_at=arrived).refusal(
+            NOT_REFUNDABLE,
             f"The order arrived more than {policy.change_of_mind_days} days ago; after that the shop refunds only "
-            f"faulty or wrong items, up to {policy.faulty_days} days after delivery."
+            f"faulty or wrong items, up to {policy.faulty_days} days after delivery.",
         )
     kept = sum(_price(item) for item in order.items if item.sku in policy.final_sale)
-    most = money.refundable_minor - kept
-    if kept and amount > most:
-        return _no(
-            f"Food is not refunded for a change of mind, and {money_text(kept, order.currency)} of this order is food. "
-            f"At most {money_text(max(0, most), order.currency)} can be refunded."
-        )
-    return None
+    most = max(0, money.refundable_minor - kept)
+    if not kept or amount <= most:
+        return None
+    why = Why(reason="final_sale", currency=order.currency, kept_minor=kept, refundable_minor=most)
+    return why.refusal(
+        NOT_REFUNDABLE,
+        f"Food is not refunded for a change of mind, and {money_text(kept, order.currency)} of this order is food. "
+        f"At most {money_text(most, order.currency)} can be refunded.",
+    )
 
 
 def _price(item: Item) -> int:
     return item.quantity * item.unit_price_minor
-
-
-def _no(message: str) -> Refusal:
-    return Refusal(code="not_refundable", message=message)

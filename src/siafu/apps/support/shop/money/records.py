@@ -74,6 +74,7 @@ RefundOutcome: TypeAlias = RefundDone | Refusal
 
 class OrderMoney(msgspec.Struct, frozen=True, kw_only=True):
     """The money of one order. reserved_minor: for refunds that wait for a person or whose end is not known yet.
+    refunds: how many were made; refunded_at: the last of them, seconds since 1970, None = not known.
 
     `expected_refunded_minor` of a request is compared with `committed_minor`.
     """
@@ -81,6 +82,8 @@ class OrderMoney(msgspec.Struct, frozen=True, kw_only=True):
     captured_minor: int
     refunded_minor: int = 0
     reserved_minor: int = 0
+    refunds: int = 0
+    refunded_at: float | None = None
 
     @property
     def committed_minor(self) -> int:

@@ -36,8 +36,12 @@ def left(tx: Transaction, found: Intent) -> bool:
 def money(tx: Transaction, tenant: str, payment_id: str) -> OrderMoney | None:
     """None when no refund was ever asked for on this payment."""
     row = tx.row(
-        """SELECT captured_minor, refunded_minor, reserved_minor FROM payment
-           WHERE tenant_id = :tenant AND payment_id = :payment""",
+        """SELECT captured_minor, refunded_minor, reserved_minor, count(refund_id) AS refunds,
+               max(refund_intent.updated_at) AS refunded_at
+           FROM payment LEFT JOIN refund_intent ON refund_intent.tenant_id = payment.tenant_id
+               AND refund_intent.payment_id = payment.payment_id AND state = 'succeeded'
+           WHERE payment.tenant_id = :tenant AND payment.payment_id = :payment
+           GROUP BY captured_minor, refunded_minor, reserved_minor""",
         tenant=tenant,
         payment=payment_id,
     )
