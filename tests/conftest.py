@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Generator
 
 import pytest
 
 pytest_plugins = ["services"]
+
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # started in the background by a shell: programs would inherit it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # test id prefix -> why it may be skipped in CI. Everything else that skips there is a failure.
 ALLOWED_SKIPS: dict[str, str] = {}

@@ -20,6 +20,7 @@ SETTINGS = """\
 
 # home = ".siafu"                    # journals and state; keep it on a disk of this machine
 # database_url = "env:SIAFU_DATABASE_URL"   # effects and conversations, PostgreSQL or SQLite; not set: files in home
+# redis_url = "env:SIAFU_REDIS_URL"  # where processes share the limits below; not set: each has its own
 
 [endpoint]
 # Any OpenAI-compatible endpoint. With neither base_url nor api_key a SIMULATED one answers, and nothing is billed.
@@ -40,8 +41,24 @@ SETTINGS = """\
 
 [limits]
 # concurrency = 100                  # items, and calls, at once
+# policy = "fixed"                   # aimd, vegas and window learn a limit up to concurrency: siafu bench limits
+# ramp_seconds = 0.0                 # how long the first calls take to rise to it
+# interactive = 0.0                  # the part of it kept free for calls of priority 1
 # rpm = 500                          # requests a minute; not set: learned from the endpoint's 429s
+# tpm = 200000                       # tokens a minute; not set: taken from the endpoint's headers
+# processes = 1                      # how many share the limits at least, while Redis cannot say it
 # max_wait_seconds = 600.0           # a call fails rather than wait longer than this for the endpoint
+
+# Several endpoints instead of [endpoint]: shares, fallbacks and rules; docs/upstreams.md has all of it.
+# [upstreams.seoul]
+# base_url = "https://seoul.example.com/v1"
+# api_keys = ["env:SEOUL_KEY_1", "env:SEOUL_KEY_2"]
+# models = ["MODEL"]
+# weight = 3.0                       # its share of the calls
+#
+# [[routes]]                         # the first that fits a call counts
+# category = ["refund"]
+# use = ["MODEL@seoul", "CHEAPER"]   # the first wanted, the others when it cannot answer
 
 [budgets]
 # day = "20 USD"                     # for all runs of this home together, UTC; not set: no limit
