@@ -86,7 +86,7 @@ async def test_everything_is_closed_with_the_block(sim: Sim, tmp_path: Path) -> 
     before, threads = descriptors(), threading.active_count()
     journal = tmp_path / "run.db"
     async with opened(settings(sim), Plan(journal=journal)) as house:
-        assert house.store is not None and house.base_url == sim.url
+        assert house.store is not None and house.upstream is not None and house.upstream.base_url == sim.url
         await house.store.begin("w")
         await ask(house)
         assert descriptors() > before and locked(journal)  # the checks can fail
@@ -161,7 +161,7 @@ async def test_a_given_endpoint_is_used_as_it_is() -> None:
     told: list[str] = []
     before = children()
     async with opened(load(environ={}), Plan(endpoint=Scripted(["네"]), notice=told.append)) as house:
-        assert await ask(house) == "네" and house.base_url is None and not told and children() == before
+        assert await ask(house) == "네" and house.upstream is None and not told and children() == before
 
 
 async def test_the_simulated_endpoint_is_announced() -> None:

@@ -18,12 +18,14 @@ import siafu
 from gateway.fake_upstream import OK, Arrival, error, http, upstream
 from siafu.apps.support.shop.database import ShopDatabase
 from siafu.border.secrets import Secret
+from siafu.border.urls import origin
 from siafu.config.advice import advice, clock_row, maker_of_host, maker_of_key, model_row, wrong_maker
 from siafu.config.databases import database_rows
 from siafu.config.doctor import call_rows, ended_well, endpoint_rows, file_system, settings_rows, state_rows
 from siafu.config.effects import open_effects
 from siafu.config.servers import tool_rows
 from siafu.config.settings import Settings, given, load
+from siafu.config.upstream_keys import Added, changing
 from siafu.errors import AccessRefused, QuotaExhausted, RequestRefused
 from siafu.gateway import probe
 from siafu.gateway.probe import clock_ahead, obstacle, parse_models
@@ -123,6 +125,14 @@ async def test_a_key_of_another_provider_is_not_sent_at_all() -> None:
 async def test_nothing_listens(unused_tcp_port: int) -> None:
     (row,) = await endpoint_rows(settings(f"http://127.0.0.1:{unused_tcp_port}/v1"))
     assert row.state == "fail" and f"nothing listens on port {unused_tcp_port}" in row.found
+
+
+async def test_a_proxy_that_does_not_stand_before_it_hides_no_obstacle(
+    unused_tcp_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")  # not for this machine itself
+    (row,) = await endpoint_rows(settings(f"http://127.0.0.1:{unused_tcp_port}/v1"))
+    assert f"nothing listens on port {unused_tcp_port}" in row.found
 
 
 async def test_a_placeholder_and_a_missing_key() -> None:
@@ -245,6 +255,19 @@ async def test_each_model_that_would_be_asked_is_called_once() -> None:
         own = settings(fake.base_url).model_dump() | {"models": {"strong": "big", "cheap": "small"}}
         rows = await call_rows(Settings.model_validate(own))
         assert [row.check for row in rows] == ["call small", "call big"] and len(fake.arrivals) == 2
+
+
+async def test_a_call_that_is_refused_is_explained_by_the_key_that_was_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ADDED", "sk-ant-0123456789abcdef")
+    async with upstream([error(401)]) as fake:
+        own = settings(fake.base_url, api_key=None).model_copy(update={"home": tmp_path})
+        with changing(tmp_path, "default") as beside:
+            beside.added.append(Added("env:ADDED", origin(fake.base_url)))
+        (row,) = await call_rows(own)
+        assert row.state == "fail" and "Anthropic" in row.advice
+        assert fake.arrivals[0].headers["authorization"].startswith("Bearer sk-ant-")
 
 
 # ---- the machine ----------------------------------------------------------------------------------------------------

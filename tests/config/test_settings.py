@@ -9,6 +9,7 @@ import pytest
 
 from siafu.border.secrets import Secret
 from siafu.config.settings import OPENAI, Settings, given, load
+from siafu.config.upstreams import configured_ways
 from siafu.errors import ConfigError
 
 KEY = "k3y-that-is-real-0123456789"
@@ -18,6 +19,12 @@ def file(folder: Path, text: str) -> Path:
     path = folder / "some.toml"
     path.write_text(text, encoding="utf-8")
     return path
+
+
+def key(settings: Settings) -> Secret | None:
+    """The one with which models are called."""
+    (way,) = configured_ways(settings)
+    return way.upstream.key
 
 
 @pytest.fixture(autouse=True)
@@ -58,24 +65,24 @@ def test_our_own_variables_win_over_those_of_others() -> None:
         "SIAFU_API_KEY": KEY,
     }
     both = load(environ=environ)
-    assert both.base_url() == "https://ours.example/v1" and both.key() == Secret(KEY)
+    assert both.base_url() == "https://ours.example/v1" and key(both) == Secret(KEY)
     theirs = load(environ={name: value for name, value in environ.items() if "OPENAI" in name})
-    assert theirs.base_url() == "https://theirs.example/v1" and theirs.key() == Secret("theirs-0123456789")
+    assert theirs.base_url() == "https://theirs.example/v1" and key(theirs) == Secret("theirs-0123456789")
 
 
 def test_a_key_of_the_shell_is_not_sent_to_the_files_endpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MINE", KEY)
     config = file(tmp_path, '[endpoint]\nbase_url = "https://mine.example/v1"\napi_key = "env:MINE"')
     other = {"OPENAI_API_KEY": "theirs-0123456789"}
-    assert load(config=config, environ=other).key() == Secret(KEY)
+    assert key(load(config=config, environ=other)) == Secret(KEY)
     address = {"OPENAI_BASE_URL": "https://theirs.example/v1"}
     assert load(config=config, environ=address).base_url() == "https://mine.example/v1"  # nor the file's key to theirs
     pair = load(config=config, environ={**other, **address})
-    assert (pair.base_url(), pair.key()) == ("https://theirs.example/v1", Secret("theirs-0123456789"))
+    assert (pair.base_url(), key(pair)) == ("https://theirs.example/v1", Secret("theirs-0123456789"))
     own = load(config=config, environ={**other, "SIAFU_API_KEY": "meant-0123456789"})
-    assert own.key() == Secret("meant-0123456789")
+    assert key(own) == Secret("meant-0123456789")
     half = file(tmp_path, '[endpoint]\nbase_url = "https://mine.example/v1"')
-    assert load(config=half, environ=other).key() == Secret("theirs-0123456789")  # the file leaves the key open
+    assert key(load(config=half, environ=other)) == Secret("theirs-0123456789")  # the file leaves the key open
 
 
 @pytest.mark.parametrize(
@@ -131,19 +138,19 @@ def test_a_secret_in_the_file_is_refused_and_not_repeated(tmp_path: Path, text: 
 
 def test_secrets_come_from_variables_and_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NAMED", KEY)
-    assert load(config=file(tmp_path, "endpoint.api_key = 'env:NAMED'"), environ={}).key() == Secret(KEY)
+    assert key(load(config=file(tmp_path, "endpoint.api_key = 'env:NAMED'"), environ={})) == Secret(KEY)
     (tmp_path / "secret").write_text(f"{KEY}\n")
     from_file = load(config=file(tmp_path, f"endpoint.api_key = 'file:{tmp_path}/secret'"), environ={})
-    assert from_file.key() == Secret(KEY)
+    assert key(from_file) == Secret(KEY)
     for reference, words in (("env:NOT_SET", "NOT_SET, which is not set"), ("file:/no/such", "cannot be read")):
         with pytest.raises(ConfigError, match=words):
-            load(config=file(tmp_path, f"endpoint.api_key = '{reference}'"), environ={}).key()
+            key(load(config=file(tmp_path, f"endpoint.api_key = '{reference}'"), environ={}))
 
 
 @pytest.mark.parametrize("value", ["YOUR_API_KEY", "sk-...", "<key>", "sk-xxxx", "changeme", "${OPENAI_API_KEY}"])
 def test_placeholders_are_refused(value: str) -> None:
     with pytest.raises(ConfigError, match="placeholder") as caught:
-        load(environ={"OPENAI_API_KEY": value}).key()
+        key(load(environ={"OPENAI_API_KEY": value}))
     assert value not in caught.value.message
 
 
@@ -181,9 +188,9 @@ def test_addresses(url: str, safe: bool) -> None:
 
 def test_only_an_endpoint_of_this_machine_needs_no_key() -> None:
     for here in ("http://[::1]/v1", "http://127.0.0.1:1/v1"):
-        assert load(environ={"SIAFU_BASE_URL": here}).key() is None
+        assert key(load(environ={"SIAFU_BASE_URL": here})) is None
     with pytest.raises(ConfigError, match=r"no key for https://example.com/v1: set OPENAI_API_KEY"):
-        load(environ={"SIAFU_BASE_URL": "https://example.com/v1"}).key()
+        key(load(environ={"SIAFU_BASE_URL": "https://example.com/v1"}))
 
 
 def test_simulated_only_when_nothing_says_otherwise() -> None:

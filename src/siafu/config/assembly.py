@@ -56,11 +56,11 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class House(msgspec.Struct, frozen=True, kw_only=True):
-    """The built parts of one run. `base_url`: where models are called, None for a given endpoint."""
+    """The built parts of one run. `upstream`: where models are called first, None for a given endpoint."""
 
     around: Surroundings
     store: RunStore | None
-    base_url: str | None
+    upstream: Upstream | None
 
 
 @contextlib.asynccontextmanager
@@ -79,11 +79,11 @@ async def opened(settings: Settings, plan: Plan) -> AsyncIterator[House]:
             stack.push_async_callback(store.aclose)
         else:
             _set_budget(accounts, plan, rules, spent=0)
-        base_url: str | None = None
+        upstream: Upstream | None = None
         endpoint = plan.endpoint
         if endpoint is None:
             ways = await _ways(settings, plan, stack)
-            base_url = ways[0].upstream.base_url
+            upstream = ways[0].upstream
             gateway = build_gateway(
                 settings, ways, MemoryLedger() if store is None else store.ledger, accounts, _told(plan)
             )
@@ -101,7 +101,7 @@ async def opened(settings: Settings, plan: Plan) -> AsyncIterator[House]:
             observer=plan.observer,
             denied=plan.denied,
         )
-        yield House(around=around, store=store, base_url=base_url)
+        yield House(around=around, store=store, upstream=upstream)
 
 
 async def _ways(settings: Settings, plan: Plan, stack: contextlib.AsyncExitStack) -> list[Way]:

@@ -6,7 +6,6 @@ import platform
 import shutil
 import sys
 import tempfile
-import urllib.request
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from pathlib import Path
@@ -138,7 +137,7 @@ async def _way_rows(way: Way, clock: Clock) -> tuple[list[Row], Offer | None]:
         offer = await transport.models()
     except ModelError as error:
         blocked = ""
-        if isinstance(error, Unreachable) and not (upstream.proxy or urllib.request.getproxies()):
+        if isinstance(error, Unreachable) and upstream.proxy_for(upstream.url("/models")) is None:
             blocked = await obstacle(base_url)
         more = "" if blocked else advice(error, base_url, upstream.key)
         return [Row(check=check, state="fail", found=f"{base_url}: {blocked or error.message}", advice=more)], None
@@ -182,12 +181,12 @@ async def call_rows(settings: Settings) -> list[Row]:
     try:
         wanted = _wanted(settings)
         async with opened(settings, Plan(run="doctor")) as house:
-            return [await _call_row(house, model, settings) for model in wanted]
+            return [await _call_row(house, model) for model in wanted]
     except ConfigError as error:
         return [Row(check="call", state="fail", found=error.message)]
 
 
-async def _call_row(house: House, model: str, settings: Settings) -> Row:
+async def _call_row(house: House, model: str) -> Row:
     clock = house.around.clock
     request = ChatRequest(
         model=model, messages=[{"role": "user", "content": "Answer with the word: pong"}], max_tokens=16
@@ -198,8 +197,7 @@ async def _call_row(house: House, model: str, settings: Settings) -> Row:
         reply = await house.around.endpoint.open(request, context)
         answer = await reply.message()
     except SiafuError as error:
-        key = None if settings.simulated or settings.upstreams else settings.key()
-        more = advice(error, house.base_url or "", key)
+        more = "" if house.upstream is None else advice(error, house.upstream.base_url, house.upstream.key)
         return Row(check=f"call {model}", state="fail", found=error.message, advice=more)
     return _answered(model, answer, clock.now() - began)
 

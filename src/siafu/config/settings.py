@@ -14,7 +14,6 @@ from datetime import date
 from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
-from urllib.parse import urlsplit
 
 import msgspec
 import pydantic
@@ -22,7 +21,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from siafu.border.money import parse_usd
 from siafu.border.secrets import Secret, checked_key, redact
-from siafu.border.urls import checked_base_url, is_loopback
+from siafu.border.urls import checked_base_url
 from siafu.errors import ConfigError
 
 OPENAI = "https://api.openai.com/v1"
@@ -233,15 +232,6 @@ class Settings(_Section):
         """Raises: ConfigError when it is unsafe."""
         given = self.endpoint.base_url
         return checked_base_url(OPENAI if given is None else given, "endpoint.base_url")
-
-    def key(self) -> Secret | None:
-        """The key, None for a loopback endpoint without one. Raises: ConfigError."""
-        given = self.endpoint.api_key
-        if given is None:
-            if is_loopback(urlsplit(self.base_url()).hostname or ""):
-                return None
-            raise ConfigError(f"no key for {self.base_url()}: set OPENAI_API_KEY, or endpoint.api_key in siafu.toml")
-        return secret_key(given, "endpoint.api_key")
 
     def model(self, role: Literal["default", "strong", "cheap"]) -> str:
         """The model for a role; one that is not set falls back on another that is, then on the endpoint's usual one.
