@@ -14,8 +14,8 @@ from siafu.agents.task import ModelOptions, Surroundings, unaudited
 from siafu.border.money import parse_usd
 from siafu.config.budgets import open_accounts, thrift
 from siafu.config.settings import Settings
-from siafu.config.simulated import NOTICE, simulated
-from siafu.config.upstreams import configured_prices, following_keys, rules, timeouts, usable_ways, way_to
+from siafu.config.simulated import NOTICE
+from siafu.config.upstreams import configured_prices, following_keys, open_ways, rules
 from siafu.errors import UnpricedModel
 from siafu.gateway.accounts import Accounts, Rules
 from siafu.gateway.client import Gateway, Way, assemble
@@ -82,7 +82,9 @@ async def opened(settings: Settings, plan: Plan) -> AsyncIterator[House]:
         upstream: Upstream | None = None
         endpoint = plan.endpoint
         if endpoint is None:
-            ways = await _ways(settings, plan, stack)
+            if settings.simulated and plan.notice is not None:
+                plan.notice(NOTICE)
+            ways = await stack.enter_async_context(open_ways(settings))
             upstream = ways[0].upstream
             gateway = build_gateway(
                 settings, ways, MemoryLedger() if store is None else store.ledger, accounts, _told(plan)
@@ -102,15 +104,6 @@ async def opened(settings: Settings, plan: Plan) -> AsyncIterator[House]:
             denied=plan.denied,
         )
         yield House(around=around, store=store, upstream=upstream)
-
-
-async def _ways(settings: Settings, plan: Plan, stack: contextlib.AsyncExitStack) -> list[Way]:
-    if not settings.simulated:
-        return usable_ways(settings)
-    if plan.notice is not None:
-        plan.notice(NOTICE)
-    base_url = await stack.enter_async_context(simulated())
-    return [way_to(settings, Upstream(name="simulated", base_url=base_url, timeouts=timeouts(settings.endpoint)))]
 
 
 def check_prices(settings: Settings, plan: Plan, models: Collection[str]) -> None:

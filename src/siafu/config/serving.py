@@ -12,15 +12,14 @@ from siafu.border.secrets import Secret
 from siafu.config.assembly import build_gateway
 from siafu.config.client_keys import LEDGER, RUN, client_keys, customer_key
 from siafu.config.settings import Settings
-from siafu.config.simulated import NOTICE, simulated
+from siafu.config.simulated import NOTICE
 from siafu.config.swarms import SupportSwarm, support_swarm
-from siafu.config.upstreams import following_keys, usable_ways, way_to
+from siafu.config.upstreams import following_keys, open_ways
 from siafu.errors import ModelError
 from siafu.gateway.accounts import Accounts
 from siafu.gateway.client import Way
 from siafu.gateway.endpoint import Endpoint
 from siafu.gateway.transport import Transport
-from siafu.gateway.upstream import Upstream
 from siafu.observe.events import nobody
 from siafu.pace.clock import Clock, SystemClock
 from siafu.store.client_keys import ClientKeys
@@ -114,7 +113,7 @@ async def serving(settings: Settings) -> AsyncIterator[Serving]:
     """
     clock, accounts, remarks = SystemClock(), Accounts(), []
     async with contextlib.AsyncExitStack() as stack:
-        ways = await _ways(settings, stack)
+        ways = await stack.enter_async_context(open_ways(settings))
         if settings.simulated:
             remarks.append(NOTICE)
         keys = await stack.enter_async_context(client_keys(settings))
@@ -151,10 +150,3 @@ async def serving(settings: Settings) -> AsyncIterator[Serving]:
             simulated=settings.simulated,
             remarks=remarks,
         )
-
-
-async def _ways(settings: Settings, stack: contextlib.AsyncExitStack) -> list[Way]:
-    if not settings.simulated:
-        return usable_ways(settings)
-    base_url = await stack.enter_async_context(simulated())
-    return [way_to(settings, Upstream(name="simulated", base_url=base_url))]

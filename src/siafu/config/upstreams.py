@@ -14,6 +14,7 @@ import msgspec
 from siafu.border.secrets import Secret
 from siafu.border.urls import checked_base_url, is_loopback
 from siafu.config.settings import EndpointSettings, Settings, UpstreamSettings, refers, resolve, resolved, secret_key
+from siafu.config.simulated import simulated
 from siafu.config.upstream_keys import NamedKey, named_keys, watched
 from siafu.errors import ConfigError
 from siafu.gateway.client import Gateway, Way
@@ -44,6 +45,16 @@ def usable_ways(settings: Settings) -> list[Way]:
     if not ways:
         raise ConfigError("every key is disabled: siafu upstream-keys list")
     return ways
+
+
+@contextlib.asynccontextmanager
+async def open_ways(settings: Settings) -> AsyncIterator[list[Way]]:
+    """The same; when the settings name no endpoint, the way to a simulated one that is there while the block runs."""
+    if not settings.simulated:
+        yield usable_ways(settings)
+        return
+    async with simulated() as base_url:
+        yield [way_to(settings, Upstream(name="simulated", base_url=base_url, timeouts=timeouts(settings.endpoint)))]
 
 
 def _ways_of(settings: Settings, name: str, own: UpstreamSettings) -> list[Way]:
