@@ -12,10 +12,11 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import msgspec
 import pytest
 
 from siafu.border.secrets import Secret
-from siafu.errors import Unreachable
+from siafu.errors import Unreachable, UpstreamFault
 from siafu.gateway.accounts import Accounts
 from siafu.gateway.chat import ChatAnswer
 from siafu.gateway.client import Gateway, Way, assemble
@@ -101,6 +102,23 @@ async def test_a_hundred_calls_meet_a_refused_key_at_once_and_all_are_answered()
         async with gateway(ways) as (made, _):
             answers = await asyncio.gather(*(ask(made) for _ in range(100)))
         assert len(answers) == 100 and max(answer.attempts for answer in answers) == 2
+
+
+async def test_models_are_those_that_are_named_and_those_that_one_key_of_each_upstream_in_use_lists() -> None:
+    def listed(*names: str) -> bytes:
+        return http({"object": "list", "data": [{"id": name} for name in names]})
+
+    async with upstream([listed("m", "n")]) as one, upstream([error(500)]) as broken:
+        named = msgspec.structs.replace(lane("c", "http://127.0.0.1:9/v1"), models={"big": "theirs"})
+        first, second = (lane("a", one.base_url, key=f"{KEY}-{n}", id=f"a#{n}") for n in (1, 2))
+        async with gateway([first, second, lane("b", broken.base_url), named]) as (made, _):
+            assert await made.models() == ["big", "m", "n"]
+            await made.change([second])
+            assert await made.models() == ["m", "n"]
+            await made.change([lane("b", broken.base_url)])
+            with pytest.raises(UpstreamFault):
+                await made.models()
+        assert [arrival.headers["authorization"][-1] for arrival in one.arrivals] == ["1", "2"]
 
 
 async def test_azure_gets_its_header_path_and_version() -> None:

@@ -15,11 +15,8 @@ from siafu.config.settings import Settings
 from siafu.config.simulated import NOTICE
 from siafu.config.swarms import SupportSwarm, support_swarm
 from siafu.config.upstreams import following_keys, open_ways
-from siafu.errors import ModelError
 from siafu.gateway.accounts import Accounts
-from siafu.gateway.client import Way
 from siafu.gateway.endpoint import Endpoint
-from siafu.gateway.transport import Transport
 from siafu.observe.events import nobody
 from siafu.pace.clock import Clock, SystemClock
 from siafu.store.client_keys import ClientKeys
@@ -44,41 +41,6 @@ class Departures:
 
     async def spent_on(self, task: str) -> Mapping[str, int]:
         return await self._inner.spent_on(task)
-
-
-class Listing:
-    """The models that all upstreams offer: those that the settings name, else what the upstream itself lists."""
-
-    def __init__(self, ways: Sequence[Way], clock: Clock) -> None:
-        self._named: dict[str, None] = {}
-        self._asked: dict[str, Transport] = {}  # one of an upstream's keys is enough
-        for each in ways:
-            if each.models is not None:
-                self._named |= dict.fromkeys(each.models)
-            elif each.upstream.name not in self._asked:
-                self._asked[each.upstream.name] = Transport(each.upstream, clock)
-
-    def rekey(self, ways: Sequence[Way]) -> None:
-        """Ask with the keys of these ways from now on."""
-        for each in reversed(ways):
-            if each.upstream.name in self._asked:
-                self._asked[each.upstream.name].rekey(each.upstream.key)
-
-    async def models(self) -> Sequence[str]:
-        """Raises: ModelError, when there is nothing to tell because an upstream does not say."""
-        found, failed = dict(self._named), None
-        for transport in self._asked.values():
-            try:
-                found |= dict.fromkeys((await transport.models()).models)
-            except ModelError as error:
-                failed = error
-        if failed is not None and not found:
-            raise failed
-        return list(found)
-
-    async def aclose(self) -> None:
-        for transport in self._asked.values():
-            await transport.aclose()
 
 
 def _nobody_waits(task: str) -> None:
@@ -128,9 +90,7 @@ async def serving(settings: Settings) -> AsyncIterator[Serving]:
         departures = Departures(run.ledger)
         gateway = build_gateway(settings, ways, departures, accounts, nobody)
         stack.push_async_callback(gateway.aclose)
-        listing = Listing(ways, clock)
-        stack.push_async_callback(listing.aclose)
-        await stack.enter_async_context(following_keys(settings, gateway, changed=listing.rekey))
+        await stack.enter_async_context(following_keys(settings, gateway))
         support = await stack.enter_async_context(support_swarm(settings, gateway))
 
         async def spent(key: str, since: float) -> tuple[int, int]:
@@ -143,7 +103,7 @@ async def serving(settings: Settings) -> AsyncIterator[Serving]:
             departures=departures,
             keys=keys,
             spent=spent,
-            models=listing.models,
+            models=gateway.models,
             support=support,
             identity_key=customer_key(),
             concurrency=settings.limits.concurrency,

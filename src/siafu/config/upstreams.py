@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import difflib
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from typing import TypeVar
 from urllib.parse import urlsplit
 
@@ -110,18 +110,13 @@ def _proxy(given: str | None, where: str) -> str | Secret | None:
 
 @contextlib.asynccontextmanager
 async def following_keys(
-    settings: Settings,
-    gateway: Gateway,
-    notice: Callable[[str], None] | None = None,
-    changed: Callable[[Sequence[Way]], None] | None = None,
+    settings: Settings, gateway: Gateway, notice: Callable[[str], None] | None = None
 ) -> AsyncIterator[None]:
-    """Let `gateway` use the keys as they are changed while the block runs. changed: is told, too."""
+    """Let `gateway` use the keys as they are changed while the block runs."""
 
     async def renew() -> str:
         ways = await asyncio.to_thread(configured_ways, settings)
         await gateway.change(ways)
-        if changed is not None:
-            changed(ways)
         return f"keys of upstreams in use now: {', '.join(way.id or way.upstream.name for way in ways) or 'none'}"
 
     if settings.simulated:

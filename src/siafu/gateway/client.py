@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from siafu.errors import Overloaded
+from siafu.errors import ModelError, Overloaded
 from siafu.gateway.accounts import Accounts
 from siafu.gateway.chat import ChatRequest
 from siafu.gateway.deadline import Deadlined
@@ -90,6 +90,27 @@ class Gateway:
 
     async def open(self, request: ChatRequest, context: CallContext) -> Reply:
         return await self._endpoint.open(request, context)
+
+    async def models(self) -> list[str]:
+        """The models that all upstreams offer: those that the ways name, else what the upstream itself lists; one of
+        its keys is enough to ask.
+
+        Raises: ModelError, when there is nothing to tell because an upstream does not say.
+        """
+        found = dict.fromkeys(name for post in self._posts for name in post.way.models or ())
+        asked: dict[str, Transport] = {}
+        for post in self._posts:
+            if post.way.models is None:
+                asked.setdefault(post.way.upstream.name, post.transport)
+        failed: ModelError | None = None
+        for transport in asked.values():
+            try:
+                found |= dict.fromkeys((await transport.models()).models)
+            except ModelError as error:
+                failed = error
+        if failed is not None and not found:
+            raise failed
+        return list(found)
 
     async def change(self, ways: Sequence[Way]) -> None:
         """Use these ways from now on. One of which only the key is another goes on with its limits and its queue. Of
