@@ -54,7 +54,8 @@ class Process:
     def __init__(self, url: str, limits: Limits, endpoint: Endpoint) -> None:
         self.events: list[Event] = []
         upstream = Upstream(name="u", base_url="http://127.0.0.1:9/v1", key=Secret("sk-shared-0123456789"))
-        self.sharing = Sharing(RedisDoor(Secret(url)), limits.whole, upstream, clock=CLOCK, observer=self.events.append)
+        self.door = RedisDoor(Secret(url))
+        self.sharing = Sharing(self.door, limits.whole, upstream, clock=CLOCK, observer=self.events.append)
         self.limited = Limited(
             endpoint,
             limits,
@@ -82,6 +83,7 @@ async def processes(url: str, count: int, limits: Limits, endpoint: Endpoint) ->
     finally:
         for each in made:
             await each.sharing.aclose()
+            await each.door.aclose()
 
 
 async def until(done: Callable[[], bool]) -> None:
@@ -209,6 +211,22 @@ async def test_a_redis_that_accepts_and_says_nothing_holds_a_call_up_only_once()
             assert time.monotonic() - began < 5
             assert one.alone == [True]
             assert endpoint.peak <= 2, "a fourth of eight, as the settings say"
+
+
+async def test_one_who_ends_disturbs_no_other_who_asks_at_the_same_door(redis_url: str) -> None:
+    slow = """
+    local function micros() local time = redis.call('TIME') return time[1] * 1000000 + time[2] end
+    local till = micros() + 50000
+    while micros() < till do end
+    return {7}
+    """
+    async with processes(redis_url, 1, Limits(), Endpoint()) as (one,):
+        assert await one.door.run("return {1}", [], []) == [1]  # connected
+        asking = asyncio.create_task(one.door.run(slow, [], []))
+        for _ in range(3):
+            await asyncio.sleep(0)
+        await one.sharing.aclose()
+        assert await asking == [7]
 
 
 async def test_errors_of_redis_are_ours_and_name_no_password() -> None:

@@ -70,6 +70,7 @@ class Gateway:
     """The Endpoint that agents call. `accounts`: the budgets of its runs. Use it in one event loop at a time.
 
     endpoint: its whole onion. build: the lane of a way. choose: told between which lanes calls choose from now on.
+    redis: the door that the lanes share, closed with the gateway.
     """
 
     def __init__(
@@ -79,10 +80,12 @@ class Gateway:
         ways: Sequence[Way],
         build: Callable[[Way], _Post],
         choose: Callable[[Sequence[Lane]], None],
+        redis: RedisDoor | None = None,
     ) -> None:
         self._endpoint = endpoint
         self._build = build
         self._choose = choose
+        self._redis = redis
         self._posts = [build(way) for way in ways]
         self._retired: list[_Post] = []
         self.accounts = accounts
@@ -142,6 +145,8 @@ class Gateway:
         """Close the connections. Idempotent; the next call opens new ones."""
         for post in (*self._posts, *self._retired):
             await post.aclose()
+        if self._redis is not None:
+            await self._redis.aclose()
 
 
 def _slot(way: Way) -> str:
@@ -199,7 +204,7 @@ def assemble(  # noqa: PLR0913 (the one place where everything meets)
         lambda inner: Deadlined(inner, clock),
         *([] if thrift is None else [lambda inner: Thrifty(inner, thrift, accounts, observer)]),
     ]
-    return Gateway(_wrapped(retrying, outermost_first), accounts, ways, build, choose)
+    return Gateway(_wrapped(retrying, outermost_first), accounts, ways, build, choose, redis)
 
 
 def _lane(

@@ -76,7 +76,9 @@ def limits_key(upstream: Upstream) -> str:
 
 
 class Sharing:
-    """This process's side of the limits of one upstream and key. `whole`: those of all processes together."""
+    """This process's side of the limits of one upstream and key. `whole`: those of all processes together. `door`:
+    others may use it too; it stays the caller's to close.
+    """
 
     def __init__(self, door: RedisDoor, whole: Whole, upstream: Upstream, *, clock: Clock, observer: Observer) -> None:
         self.share = Share(whole)
@@ -157,7 +159,6 @@ class Sharing:
         if task is not None and task.get_loop() is asyncio.get_running_loop():
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
-        await self._door.aclose()
 
 
 def _micros(rate: float | None) -> str:
