@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from typing import Literal, Protocol
 
 import msgspec
 
 START = 4  # where a limit begins that is learned or ramped up
+CUT = 0.9  # what is left of a learned limit after a refusal
 
 Outcome = Literal["ok", "refused", "timeout", "other"]
 
@@ -78,14 +80,18 @@ class Fixed:
         return None
 
 
-class Learned:
-    """What policies with a limit that moves have in common; `_aim` is the limit before rounding, from 1 to `most`."""
+class Learned(ABC):
+    """What policies with a limit that moves have in common: `_aim`, the limit before rounding, from 1 to `most`.
+    Refusals and timeouts take a tenth off it and end the start; answers are judged by each policy.
+    """
 
     moves = True
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._aim = float(min(START, most))
+        self._cut_at = -math.inf
+        self._starting = True
 
     @property
     def limit(self) -> int:
@@ -100,5 +106,17 @@ class Learned:
     def undo(self, now: float) -> None:
         return None
 
-    def _set(self, aim: float) -> None:
+    def ended(self, sample: Sample) -> None:
+        if sample.outcome in ("refused", "timeout"):
+            if sample.sent_at > self._cut_at:  # calls that left before the last cut tell of the limit before it
+                self._cut_at, self._starting = sample.now, False
+                self._move(self._aim * CUT, sample.now)
+        elif sample.outcome == "ok":
+            self._answered(sample)
+
+    @abstractmethod
+    def _answered(self, sample: Sample) -> None:
+        """A call was answered."""
+
+    def _move(self, aim: float, now: float) -> None:
         self._aim = max(1.0, min(aim, float(self._most)))

@@ -16,7 +16,6 @@ from statistics import median
 
 from siafu.pace.concurrency import Learned, Sample
 
-CUT = 0.9
 ENOUGH = 10  # samples; thinner windows go on until they have them
 LEAST, PART = 0.7, 0.15  # calls that may wait, and the part of the limit: below it, latency is taken for noise
 RELEARN = 60.0  # seconds between two looks at the upstream at half the limit
@@ -27,19 +26,12 @@ class Vegas(Learned):
         super().__init__(most)
         self._latencies: list[float] = []
         self._since = -math.inf  # when the limit last moved; calls that left before tell nothing of it
-        self._cut_at = -math.inf
         self._base: float | None = None
         self._learned_at = 0.0
         self._former: float | None = None  # the limit to go back to after such a look
-        self._starting = True
 
-    def ended(self, sample: Sample) -> None:
-        if sample.outcome in ("refused", "timeout"):
-            if sample.sent_at > self._cut_at:
-                self._cut_at, self._starting = sample.now, False
-                self._move(self._aim * CUT, sample.now)
-            return
-        if sample.outcome != "ok" or sample.latency is None or sample.sent_at < self._since:
+    def _answered(self, sample: Sample) -> None:
+        if sample.latency is None or sample.sent_at < self._since:
             return
         self._latencies.append(sample.latency)
         if len(self._latencies) >= ENOUGH:
@@ -69,6 +61,6 @@ class Vegas(Learned):
             self._move(self._aim / 2, sample.now)
 
     def _move(self, aim: float, now: float) -> None:
-        self._set(aim)
+        super()._move(aim, now)
         self._since = now
         self._latencies.clear()
