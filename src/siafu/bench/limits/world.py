@@ -10,6 +10,7 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
+from siafu.bench.simulator.limits import Gcra
 from siafu.pace.admission import Admission, Permit
 from siafu.pace.announced import Left
 
@@ -45,28 +46,25 @@ class RateLimited:
     """
 
     def __init__(self, rate: float, seconds: float, tells: str, at_once: float) -> None:
-        self._rate, self._burst = rate, max(1.0, rate * at_once)
+        self._bucket = Gcra(rate, max(1.0, rate * at_once))
         self._seconds, self._tells = seconds, tells
-        self._full_at = 0.0
 
     def halve(self) -> None:
-        self._rate /= 2
-        self._burst /= 2
+        self._bucket.rate /= 2
+        self._bucket.burst /= 2
 
     def capacity(self) -> float:
-        return self._rate
+        return self._bucket.rate
 
     def ask(self, now: float, rng: Random) -> Verdict:
-        level = max(now, self._full_at)
-        wait = level + (1.0 - self._burst) / self._rate - now
+        wait = self._bucket.wait(now, 1.0)
         if wait > 1e-9:
             return Verdict(None, wait=None if self._tells == "nothing" else wait)
-        self._full_at = level + 1.0 / self._rate
+        self._bucket.take(now, 1.0)
         left = None
         if self._tells == "headers":
-            reset = self._full_at - now
-            remaining = max(0, math.floor(self._burst - reset * self._rate))
-            left = Left(limit=self._rate * 60, remaining=remaining, reset=reset)
+            remaining = max(0, math.floor(self._bucket.left(now)))
+            left = Left(limit=self._bucket.rate * 60, remaining=remaining, reset=self._bucket.reset(now))
         seconds = self._seconds * rng.uniform(0.8, 1.2)
         return Verdict(now + seconds, first_token=seconds / 5, left=left)
 
