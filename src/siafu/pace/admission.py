@@ -97,12 +97,11 @@ class Admission:
         permit = Permit(now, priority, tokens, self.throttle.take(now))
         self.in_flight += 1
         self._sent += 1
-        permit.sent = self._sent
+        self._sent_tokens += tokens
+        permit.sent, permit.sent_tokens = self._sent, self._sent_tokens
         if self._plain:
             return permit
         permit.in_flight = self.in_flight
-        self._sent_tokens += tokens
-        permit.sent_tokens = self._sent_tokens
         if self._interactive:
             self._others += priority > INTERACTIVE
         if self.policy.moves:
