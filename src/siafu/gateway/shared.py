@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Protocol
 
 from siafu.border.money import show_least, show_usd
@@ -17,6 +17,7 @@ from siafu.gateway.accounts import Account
 from siafu.pace.clock import Clock
 from siafu.store.budgets import Budget, Loan
 
+DAY = 86_400.0  # seconds, of UTC as Unix counts it
 PARTS = 100  # of the budget; a slice is one of these beyond what is asked for
 CROWD = 5  # of these are leased at once for many that wait, and no more: others wait too
 POLL_SECONDS = 0.25  # between two looks whether other processes have given something back
@@ -131,7 +132,7 @@ class Daily:
     def today(self) -> Account:
         """The account of this day."""
         wall = self._clock.wall()
-        since = wall - wall % 86_400
+        since = _midnight(wall)
         found = self._slices.get(since)
         if found is None:
             budget = day_budget(wall, self._limit)
@@ -147,7 +148,7 @@ class Daily:
                     await each.renew()
                 except StoreError:  # who takes from it next meets the same, and has somebody to tell
                     continue
-                if since + 86_400 <= self._clock.wall() and each.empty:
+                if since + DAY <= self._clock.wall() and each.empty:
                     del self._slices[since]
 
     async def release(self) -> None:
@@ -158,9 +159,12 @@ class Daily:
 
 def day_budget(wall: float, limit: int) -> Budget:
     """The budget of the day (UTC) in which `wall` lies."""
-    day = datetime.fromtimestamp(wall, UTC).replace(hour=0, minute=0, second=0, microsecond=0)
-    since, until = day.timestamp(), (day + timedelta(days=1)).timestamp()
-    return Budget(name=f"day {day.date().isoformat()}", limit=limit, since=since, until=until)
+    since, day = _midnight(wall), datetime.fromtimestamp(wall, UTC).date()
+    return Budget(name=f"day {day.isoformat()}", limit=limit, since=since, until=since + DAY)
+
+
+def _midnight(wall: float) -> float:
+    return wall - wall % DAY
 
 
 async def _either(*waits: Awaitable[object]) -> None:
