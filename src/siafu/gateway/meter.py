@@ -56,6 +56,8 @@ class _Attempt:
 
     __slots__ = ("_metered", "began", "context", "hold", "id", "model", "rates", "reserved", "sent")
 
+    hold: Hold  # once it is reserved, before the line is opened
+
     def __init__(self, metered: Metered, id: str, context: CallContext, model: str, rates: Rates | None) -> None:
         self._metered = metered
         self.id = id
@@ -63,7 +65,6 @@ class _Attempt:
         self.model = model
         self.rates = rates
         self.reserved: int | None = None
-        self.hold = Hold(())
         self.sent = False
         self.began = metered.clock.now()
 
