@@ -56,7 +56,7 @@ def test_an_added_key_never_goes_to_another_origin(tmp_path: Path) -> None:
     with changing(found.home, "u") as own:
         own.added.append(Added(f"file:{tmp_path}/c", "https://u.example:443"))
     moved = settings(tmp_path, "https://elsewhere.example/v1")
-    assert ids(moved) == ["u#1", "u#2"] and not named_keys(moved, "u")[2].used
+    assert ids(moved) == ["u#1", "u#2"] and not named_keys(moved)["u"][2].used
 
 
 def test_the_endpoint_is_the_upstream_default(tmp_path: Path) -> None:

@@ -139,7 +139,8 @@ def _keys(settings: Settings) -> dict[str, tuple[str, NamedKey]]:
     """Every key by its id, with its upstream."""
     from siafu.config.upstream_keys import named_keys
 
-    return {f"{name}#{key.number}": (name, key) for name in _names(settings) for key in named_keys(settings, name)}
+    keys = {} if settings.simulated else named_keys(settings)
+    return {f"{name}#{key.number}": (name, key) for name in keys for key in keys[name]}
 
 
 def _state(key: Any) -> str:

@@ -17,8 +17,8 @@ import msgspec
 
 from siafu.border.secrets import Secret
 from siafu.border.text import preview
-from siafu.border.urls import origin
-from siafu.config.settings import Settings
+from siafu.border.urls import checked_base_url, origin
+from siafu.config.settings import EndpointSettings, Settings
 from siafu.errors import ConfigError
 
 FILE = "upstream-keys.json"
@@ -72,15 +72,22 @@ def changes(home: Path) -> dict[str, Changes]:
         raise ConfigError(f"{path} cannot be read: {preview(str(error), 200)}") from None
 
 
-def named_keys(settings: Settings, upstream: str) -> list[NamedKey]:
-    """Every key of an upstream of the settings (`default` = the endpoint): the settings' own first, then the added.
+def named_keys(settings: Settings) -> dict[str, list[NamedKey]]:
+    """Every key of each upstream of the settings (`default` = the endpoint): the settings' own first, then the added.
 
     Raises: ConfigError.
     """
-    own = settings.upstreams.get(upstream, settings.endpoint)
+    beside = changes(settings.home)
+    if not settings.upstreams:
+        return {"default": _keys_of(settings.endpoint, settings.base_url(), beside.get("default", Changes()))}
+    return {
+        name: _keys_of(own, checked_base_url(own.base_url, f"upstreams.{name}.base_url"), beside.get(name, Changes()))
+        for name, own in settings.upstreams.items()
+    }
+
+
+def _keys_of(own: EndpointSettings, url: str, beside: Changes) -> list[NamedKey]:
     given: list[str | Secret | None] = [*(getattr(own, "api_keys", None) or [own.api_key])]
-    url = own.base_url or settings.base_url()
-    beside = changes(settings.home).get(upstream, Changes())
     if beside.added and given == [None]:
         given = []
     places = [(key, True) for key in given] + [(each.key, each.origin == origin(url)) for each in beside.added]
@@ -116,8 +123,8 @@ def changing(home: Path, upstream: str) -> Iterator[Changes]:
 
 
 def _print(settings: Settings) -> tuple[object, ...]:
-    """Changes when the file or one of the files with keys does. A few calls of `stat`: not worth a thread."""
-    names = [key.given for name in settings.upstreams or ("default",) for key in named_keys(settings, name)]
+    """Changes when the file or one of the files with keys does. A small file and a few `stat`s: not worth a thread."""
+    names = [key.given for keys in named_keys(settings).values() for key in keys]
     paths = [Path(name[5:]).expanduser() for name in names if isinstance(name, str) and name.startswith("file:")]
     return tuple(_stat(path) for path in (settings.home / FILE, *paths))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import difflib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import TypeVar
 from urllib.parse import urlsplit
 
@@ -28,15 +28,16 @@ T = TypeVar("T")
 
 def configured_ways(settings: Settings) -> list[Way]:
     """The upstreams and keys that the settings name. Raises: ConfigError when one of them cannot be used."""
+    keys = named_keys(settings)
     if settings.upstreams:
-        return [way for name, own in settings.upstreams.items() for way in _ways_of(settings, name, own)]
+        return [way for name, own in settings.upstreams.items() for way in _ways_of(settings, name, own, keys[name])]
     upstream = Upstream(
         name="default",
         base_url=settings.base_url(),
         headers=resolved(settings.endpoint.headers, "endpoint.headers"),
         timeouts=timeouts(settings.endpoint),
     )
-    return _with_keys(settings, upstream, None, "endpoint")
+    return _with_keys(settings, upstream, None, keys["default"])
 
 
 def usable_ways(settings: Settings) -> list[Way]:
@@ -57,7 +58,7 @@ async def open_ways(settings: Settings) -> AsyncIterator[list[Way]]:
         yield [way_to(settings, Upstream(name="simulated", base_url=base_url, timeouts=timeouts(settings.endpoint)))]
 
 
-def _ways_of(settings: Settings, name: str, own: UpstreamSettings) -> list[Way]:
+def _ways_of(settings: Settings, name: str, own: UpstreamSettings, keys: Sequence[NamedKey]) -> list[Way]:
     """One way for each key of an upstream."""
     where = f"upstreams.{name}"
     if not name or any(mark in name for mark in "@#") or not name.isprintable():
@@ -72,12 +73,14 @@ def _ways_of(settings: Settings, name: str, own: UpstreamSettings) -> list[Way]:
         proxy=_proxy(own.proxy, f"{where}.proxy"),
         ca_file=own.ca_file,
     )
-    return _with_keys(settings, upstream, own, where)
+    return _with_keys(settings, upstream, own, keys)
 
 
-def _with_keys(settings: Settings, upstream: Upstream, own: UpstreamSettings | None, where: str) -> list[Way]:
+def _with_keys(
+    settings: Settings, upstream: Upstream, own: UpstreamSettings | None, keys: Sequence[NamedKey]
+) -> list[Way]:
     """One way for each key of an upstream that is in use."""
-    keys, ways = named_keys(settings, upstream.name), []
+    where, ways = "endpoint" if own is None else f"upstreams.{upstream.name}", []
     for key in keys:
         if key.used:
             secret = None if key.given is None else secret_key(key.given, _place(where, own, key))
