@@ -31,7 +31,7 @@ class AttemptEnded(Event, frozen=True, kw_only=True):
 
 
 class Waited(Event, frozen=True, kw_only=True):
-    """A call begins to wait, for `seconds` or a little longer. `reason`: rate_limited, overloaded, backoff, quota.
+    """A call begins to wait, for `seconds` or a little longer. `reason`: rate_limited, overloaded, backoff.
     Of a whole run, without a task: waiting (until items that wait are looked at again).
     """
 
