@@ -120,7 +120,7 @@ async def following_keys(
     async def renew() -> str:
         ways = await asyncio.to_thread(configured_ways, settings)
         await gateway.change(ways)
-        return f"keys of upstreams in use now: {', '.join(way.id or way.upstream.name for way in ways) or 'none'}"
+        return f"keys of upstreams in use now: {', '.join(way.name for way in ways) or 'none'}"
 
     if settings.simulated:
         yield

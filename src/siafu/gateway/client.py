@@ -51,6 +51,10 @@ class Way(msgspec.Struct, frozen=True, kw_only=True):
     tier: int = 1
     weight: float = 1.0
 
+    @property
+    def name(self) -> str:
+        return self.id or self.upstream.name
+
 
 class _Post(NamedTuple):
     """A way, and what was built for it."""
@@ -138,7 +142,7 @@ class Gateway:
         if post.way.upstream.key != way.upstream.key:
             post.transport.rekey(way.upstream.key)
             post.lane.shut_until = -math.inf
-        post.lane.id = way.id or way.upstream.name
+        post.lane.id = way.name
         return post._replace(way=way)
 
     async def aclose(self) -> None:
@@ -151,8 +155,7 @@ class Gateway:
 
 def _slot(way: Way) -> str:
     """Which key of which upstream it is; a first key is called by its upstream's name while it is the only one."""
-    id = way.id or way.upstream.name
-    return id if "#" in id else f"{id}#1"
+    return way.name if "#" in way.name else f"{way.name}#1"
 
 
 def _alike(post: _Post | None, way: Way) -> bool:
@@ -231,7 +234,7 @@ def _lane(
         observer=observer,
         sharing=sharing,
     )
-    return Lane(limited, id=way.id or name, upstream=name, models=way.models, tier=way.tier, weight=way.weight)
+    return Lane(limited, id=way.name, upstream=name, models=way.models, tier=way.tier, weight=way.weight)
 
 
 def _wrapped(endpoint: Endpoint, outermost_first: Sequence[Wrap]) -> Endpoint:
