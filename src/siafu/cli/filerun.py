@@ -29,7 +29,7 @@ from siafu.cli.cost_tables import estimate_json, print_comparison
 from siafu.cli.progress import Progress, span
 from siafu.config.assembly import House
 from siafu.errors import ApprovalPending, ConfigError, Interrupted, OutcomeUnknown
-from siafu.store.report import Tally
+from siafu.store.spending import Sums
 from siafu.swarm.options import MapOptions
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -142,7 +142,7 @@ def _with_budget(words: Sequence[str], budget: int) -> list[str]:
     return changed
 
 
-def enough(outcome: Outcome, spent: Tally, given: int) -> int:
+def enough(outcome: Outcome, spent: Sums, given: int) -> int:
     """A budget, in pico-dollars, with which a run that reached `given` goes on, and likely to its end: not less than
     what the next call needs, twice of what there was, and what all lines cost at the price of those that are done.
     """
@@ -162,7 +162,7 @@ def parse_duration(text: str) -> float:
     return seconds
 
 
-def _text(where: Place, outcome: Outcome, cost: Tally | None) -> str:
+def _text(where: Place, outcome: Outcome, cost: Sums | None) -> str:
     session = outcome.session
     answered = outcome.finished + outcome.waiting
     lines = [f"{answered:,} of {outcome.total:,} lines answered in {printable(str(where.out))}"]
@@ -226,7 +226,7 @@ def _ended(ended: Mapping[str, int]) -> str:
     return f"{answered} ({others})" if others else answered
 
 
-def describe(cost: Tally) -> str:
+def describe(cost: Sums) -> str:
     """Calls, tokens and cost of all sessions, for people."""
     usd = usd_text(cost)
     if cost.unpriced:
@@ -234,12 +234,12 @@ def describe(cost: Tally) -> str:
     return f"{cost.calls:,} calls, {cost.input_tokens:,} + {cost.output_tokens:,} tokens, {usd}"
 
 
-def usd_text(cost: Tally) -> str:
+def usd_text(cost: Sums) -> str:
     """The cost of what has a price; an interval when usage is not known."""
     return show_usd(cost.usd_pico) + (f" to {show_usd(cost.usd_pico + cost.unknown_pico)}" if cost.unknown else "")
 
 
-def _json(where: Place, outcome: Outcome, cost: Tally | None) -> str:
+def _json(where: Place, outcome: Outcome, cost: Sums | None) -> str:
     session = outcome.session
     return encode(
         {
@@ -265,7 +265,7 @@ def _json(where: Place, outcome: Outcome, cost: Tally | None) -> str:
     )
 
 
-def costs(cost: Tally | None) -> dict[str, Any]:
+def costs(cost: Sums | None) -> dict[str, Any]:
     """The cost of all sessions for JSON. `usd_at_most`: calls of unknown usage taken at their reservation."""
     if cost is None:
         return {"calls": None, "tokens": None, "usd": None, "usd_at_most": None}
