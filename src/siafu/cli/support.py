@@ -246,25 +246,12 @@ async def _answer(
 async def _answer_alone(
     settings: Settings, job: SupportJob, request: CustomerRequest, database: str | None
 ) -> MapResult:
-    from siafu.apps.filerun.job import Task
+    from siafu.apps.support.asking import answered
     from siafu.config.assembly import Plan
-    from siafu.swarm.map import map_items
-    from siafu.swarm.options import MapOptions
-    from siafu.swarm.results import MapError, MapResult
-
-    async def work(task: Task, ctx: Any) -> Any:
-        return await job.work(task.item, ctx)
 
     plan = Plan(run="ask", notice=lambda text: typer.echo(f"siafu: {text}", err=True))
     async with _opened(settings, job, plan, database) as house:
-        options = MapOptions(run="ask", concurrency=1, key=lambda task: task.key, user=lambda task: task.item.customer)
-        item = Task(request.id, request)
-        async with map_items(work, [item], around=house.around, store=None, options=options) as results:
-            async for result in results:
-                return result
-        end = results.summary  # it stopped: no key, no credit, ...
-        error = MapError(end.stopped, end.stop_message)
-        return MapResult(key=request.id, index=0, item=item, status="error", error=error)
+        return await answered(job, request, house.around, run="ask")
 
 
 @contextlib.asynccontextmanager
