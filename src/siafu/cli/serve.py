@@ -100,10 +100,11 @@ def serve(
 async def _run(
     settings: Settings, door: Door, bounds: Bounds, grace: float, parent_pid: int | None, ready: Callable[[bool], None]
 ) -> bool:
+    from siafu.border.stopping import stopping
     from siafu.config.serving import serving
     from siafu.service.access import KeyRing
     from siafu.service.app import App
-    from siafu.service.server import serve, stopping
+    from siafu.service.server import serve
 
     async with stopping(parent_pid) as stops, serving(settings) as parts:
         for remark in parts.remarks:
