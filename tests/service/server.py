@@ -116,7 +116,6 @@ async def server(
         models=models or listed,
         support=support,
         identity_key=identity_key,
-        concurrency=10,
         simulated=False,
         remarks=(),
     )

@@ -87,9 +87,8 @@ def _nobody_waits(task: str) -> None:
 
 
 class Serving(msgspec.Struct, frozen=True, kw_only=True):
-    """The built parts. concurrency: calls at once. spent: as in `service.budgets`. models: the upstream's list, as it
-    is asked. support: the swarm, or why there is none. identity_key: checks who a customer is. remarks: what an
-    operator should know at the start.
+    """The built parts. spent: as in `service.budgets`. models: the upstream's list, as it is asked. support: the swarm,
+    or why there is none. identity_key: checks who a customer is. remarks: what an operator should know at the start.
     """
 
     clock: Clock
@@ -101,7 +100,6 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True):
     models: Callable[[], Awaitable[Sequence[str]]]
     support: SupportSwarm | str
     identity_key: Secret | None
-    concurrency: int
     simulated: bool
     remarks: Sequence[str]
 
@@ -147,7 +145,6 @@ async def serving(settings: Settings) -> AsyncIterator[Serving]:
             models=listing.models,
             support=support,
             identity_key=customer_key(),
-            concurrency=settings.limits.concurrency,
             simulated=settings.simulated,
             remarks=remarks,
         )
