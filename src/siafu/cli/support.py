@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import typer
 
+from siafu.cli.options import AllowUnpriced, BaseUrl, Fresh, Limit, Quiet, Source, Strict, Written
 from siafu.cli.shop_records import UNPAID
+from siafu.cli.showing import AsJson, Config
 
 if TYPE_CHECKING:
     from siafu.apps.support.job import SupportJob
@@ -44,7 +46,6 @@ lists what customers can ask about.
 """,
 )
 
-BaseUrl = typer.Option(None, help="The endpoint, such as https://host/v1. Default: from the settings")
 Strong = typer.Option(None, "--strong", help="Model that sorts requests and answers delicate ones.")
 Cheap = typer.Option(None, "--cheap", help="Model that answers most requests.")
 Database = typer.Option(
@@ -64,8 +65,6 @@ Wait = typer.Option(
     metavar="DURATION",
     help="When all else is done, look again for so long at requests that wait: 90s, 30m, 2h. Default: the next run",
 )
-Config = typer.Option(None, "--config", help="Settings file. Default: ./siafu.toml", show_default=False)
-AsJson = typer.Option(False, "--json", help="Print JSON.")
 
 
 @app.command(
@@ -88,25 +87,25 @@ reached or no credit left, 130 interrupted.
 """,
 )
 def run(
-    source: Path = typer.Argument(metavar="FILE", help="Requests, one a line; - reads standard input."),
+    source: Path = Source,
     out: Path = typer.Option(..., "--out", "-o", help="Where answers go; an existing file is resumed."),
     concurrency: int | None = typer.Option(None, min=1, max=10_000, help="Requests at once. Default: 100"),
     rpm: float | None = typer.Option(None, help="Model calls a minute. Default: learned from the endpoint's 429s"),
     budget: str | None = typer.Option(None, help='Stop before this is spent, such as "2 USD".'),
     budget_per_item: str | None = PerItem,
-    allow_unpriced: bool = typer.Option(False, "--allow-unpriced", help="Under a budget, also models without a price."),
+    allow_unpriced: bool = AllowUnpriced,
     strong: str | None = Strong,
     cheap: str | None = Cheap,
     base_url: str | None = BaseUrl,
     database: str | None = Database,
-    limit: int | None = typer.Option(None, min=1, help="Only the first so many lines."),
-    strict: bool = typer.Option(False, "--strict", help="Refuse a file with a line that cannot be used."),
+    limit: int | None = Limit,
+    strict: bool = Strict,
     retry_failed: bool = typer.Option(False, "--retry-failed", help="Run failed requests again."),
     wait: str | None = Wait,
-    fresh: bool = typer.Option(False, "--fresh", help="Start over; what is there is kept as *.bak-N."),
+    fresh: bool = Fresh,
     config: Path | None = Config,
     json: bool = AsJson,
-    quiet: bool = typer.Option(False, "--quiet", "-q", help="No progress."),
+    quiet: bool = Quiet,
 ) -> None:
     """Answer every request of FILE; resume when OUT exists."""
     from siafu.apps.filerun.place import place
@@ -155,7 +154,7 @@ Examples:
 """,
 )
 def status(
-    out: Path = typer.Argument(metavar="OUT", help="The results file of a run."),
+    out: Path = Written,
     config: Path | None = Config,
     json: bool = AsJson,
 ) -> None:
