@@ -76,8 +76,8 @@ def run(
     from siafu.apps.batch import BatchJob
     from siafu.apps.filerun.prepare import FileOptions
     from siafu.border.money import parse_usd
-    from siafu.cli.filerun import run_file
-    from siafu.config.assembly import Plan, check_prices, opened
+    from siafu.cli.filerun import planned, run_file
+    from siafu.config.assembly import check_prices, opened
     from siafu.config.settings import load
     from siafu.swarm.options import MapOptions
 
@@ -89,15 +89,7 @@ def run(
     job = BatchJob(where.run, model)
 
     def open_house(progress: Progress) -> AbstractAsyncContextManager[House]:
-        plan = Plan(
-            run=where.run,
-            journal=where.journal,
-            budget_pico=budget_pico,
-            per_item_pico=None if budget_per_item is None else parse_usd(budget_per_item),
-            allow_unpriced=allow_unpriced,
-            observer=progress,
-            notice=progress.note,
-        )
+        plan = planned(where, progress, budget_pico, budget_per_item, allow_unpriced=allow_unpriced)
         check_prices(settings, plan, job.models)
         return opened(settings, plan)
 

@@ -23,11 +23,11 @@ from siafu.apps.filerun.place import STDIN, Place
 from siafu.apps.filerun.prepare import FileOptions, Ready, ready
 from siafu.apps.filerun.run import Outcome, nothing_left, run
 from siafu.apps.filerun.status import spent, status
-from siafu.border.money import PICO, json_usd, show_usd, to_usd
+from siafu.border.money import PICO, json_usd, parse_usd, show_usd, to_usd
 from siafu.border.text import preview, printable
 from siafu.cli.cost_tables import estimate_json, print_comparison
 from siafu.cli.progress import Progress, span
-from siafu.config.assembly import House
+from siafu.config.assembly import House, Plan
 from siafu.errors import ApprovalPending, ConfigError, Interrupted, OutcomeUnknown
 from siafu.store.spending import Sums
 from siafu.swarm.options import MapOptions
@@ -70,6 +70,24 @@ def run_file(
     elif outcome.waiting:
         typer.echo(f"siafu: {_next(outcome.waits)}to go on: {_again(sys.argv)}", err=True)
     raise typer.Exit(outcome.exit_code)
+
+
+def planned(
+    where: Place, progress: Progress, budget_pico: int | None, per_item: str | None, *, allow_unpriced: bool
+) -> Plan:
+    """What a run over files needs beside the settings. per_item: the budget of an item, such as "0.05 USD".
+
+    Raises: ConfigError when it is no amount.
+    """
+    return Plan(
+        run=where.run,
+        journal=where.journal,
+        budget_pico=budget_pico,
+        per_item_pico=None if per_item is None else parse_usd(per_item),
+        allow_unpriced=allow_unpriced,
+        observer=progress,
+        notice=progress.note,
+    )
 
 
 def _next(waits: Mapping[str, int]) -> str:

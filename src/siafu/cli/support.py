@@ -113,8 +113,8 @@ def run(
     from siafu.apps.support.job import SupportJob
     from siafu.apps.support.requests import Answer
     from siafu.border.money import parse_usd
-    from siafu.cli.filerun import parse_duration, run_file
-    from siafu.config.assembly import Plan, check_prices
+    from siafu.cli.filerun import parse_duration, planned, run_file
+    from siafu.config.assembly import check_prices
     from siafu.swarm.options import MapOptions
 
     settings = _settings(config, base_url, strong, cheap, concurrency=concurrency, rpm=rpm)
@@ -123,15 +123,7 @@ def run(
     job = SupportJob(_support(settings))
 
     def open_house(progress: Progress) -> AbstractAsyncContextManager[House]:
-        plan = Plan(
-            run=where.run,
-            journal=where.journal,
-            budget_pico=budget_pico,
-            per_item_pico=None if budget_per_item is None else parse_usd(budget_per_item),
-            allow_unpriced=allow_unpriced,
-            observer=progress,
-            notice=progress.note,
-        )
+        plan = planned(where, progress, budget_pico, budget_per_item, allow_unpriced=allow_unpriced)
         check_prices(settings, plan, (settings.model("strong"), settings.model("cheap")))
         return _opened(settings, job, plan, database)
 
