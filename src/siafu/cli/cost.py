@@ -217,12 +217,11 @@ class _Run(NamedTuple):
 
 def _the_run(wanted: str, home: Path) -> _Run:
     """The run that `wanted` means: the one that writes this results file, else one of this name."""
-    from siafu.apps.filerun.place import run_name
     from siafu.errors import StoreError
     from siafu.store.spending import Spending, journals
 
-    own = home / "runs" / f"{run_name(Path(wanted))}.db"
-    if own.exists():
+    own = _journal_of(Path(wanted), home)
+    if own is not None:
         return _Run(own.stem, own)
     for path in journals(home):
         try:
@@ -236,15 +235,19 @@ def _the_run(wanted: str, home: Path) -> _Run:
 
 def _journals(path: Path, home: Path) -> list[Path]:
     """The journals that `path` means: those in a folder, that of the run which writes a results file, or itself."""
-    from siafu.apps.filerun.place import run_name
     from siafu.store.spending import journals
 
     if path.is_dir():
         return journals(path)
-    if path == home:
-        return []
-    own = home / "runs" / f"{run_name(path)}.db"
-    return [own if own.exists() else path]
+    return [] if path == home else [_journal_of(path, home) or path]
+
+
+def _journal_of(out: Path, home: Path) -> Path | None:
+    """The journal of the run that writes this results file; None when there is none."""
+    from siafu.apps.filerun.place import run_name
+
+    own = home / "runs" / f"{run_name(out)}.db"
+    return own if own.exists() else None
 
 
 def _kept(paths: list[Path], run: str | None, home: Path) -> Any:
