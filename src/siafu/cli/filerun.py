@@ -232,9 +232,8 @@ def show_status(job: FileJob, where: Place, *, as_json: bool) -> None:
         for name, ended in found.upstreams.items() if len(found.upstreams) > 1 else ():
             typer.echo(printable(f"{'at':<10} {name}: {_ended(ended)}"))
         if expected is not None:
-            spent = found.spent
             typer.echo("")
-            print_comparison(expected, spent.calls, spent.input_tokens, spent.output_tokens, usd_text(spent))
+            print_comparison(expected, found.spent, usd_text(found.spent))
 
 
 def _ended(ended: Mapping[str, int]) -> str:
