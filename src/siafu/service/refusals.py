@@ -113,6 +113,11 @@ def told(code: str, message: str) -> Refused:
     return Refused(status, clean(redact(message)), code=other or code, again=again)
 
 
+def invalid(param: str, message: str) -> Refused:
+    """For a field of the body that is wrong."""
+    return Refused(400, message, code="invalid_value", param=param, again=False)
+
+
 def not_here(method: str, path: str, known: dict[str, Any]) -> Refused:
     """For a path that is not served: says what is, and which one was probably meant. known: path -> its methods."""
     if path in known:
