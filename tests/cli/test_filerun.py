@@ -12,7 +12,7 @@ from siafu.apps.filerun.run import Outcome
 from siafu.border.money import PICO
 from siafu.cli.filerun import _again, enough, parse_duration
 from siafu.errors import ConfigError
-from siafu.store.report import Tally
+from siafu.store.spending import Sums
 from siafu.swarm.results import MapSummary
 
 
@@ -58,7 +58,7 @@ def test_a_budget_that_is_enough(given: int, spent: int, unknown: int, done: int
     cent = PICO // 100
     session = MapSummary(budget="run", needs_pico=needs * cent)
     outcome = Outcome(total=100, finished=done, failed=0, waits={}, session=session)
-    assert enough(outcome, Tally(usd_pico=spent * cent, unknown_pico=unknown * cent), given * cent) == cents * cent
+    assert enough(outcome, Sums(usd_pico=spent * cent, unknown_pico=unknown * cent), given * cent) == cents * cent
 
 
 def test_the_command_that_goes_on_says_how_it_was_called() -> None:

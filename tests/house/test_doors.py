@@ -21,7 +21,7 @@ DOORS: dict[str, tuple[str, ...]] = {
     "pydantic": ("config/", "apps/support/shop/"),
     "typer": ("cli/",),
     "rich": ("cli/",),
-    "uvicorn": ("apps/support/shop/", "service/server.py"),
+    "uvicorn": ("border/web.py", "apps/support/shop/over_http.py", "service/server.py"),
     "redis": ("store/redis.py",),
     "sqlalchemy": ("store/database.py",),
     "uvloop": ("cli/", "bench/"),

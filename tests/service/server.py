@@ -14,6 +14,7 @@ import msgspec
 
 from siafu.border.listening import bind, bound_url
 from siafu.border.secrets import Secret
+from siafu.border.stopping import Stops
 from siafu.config.serving import Departures, Serving
 from siafu.config.swarms import SupportSwarm
 from siafu.gateway.accounts import Accounts
@@ -25,7 +26,7 @@ from siafu.observe.calls import CallContext
 from siafu.pace.clock import SystemClock
 from siafu.service.access import KeyRing
 from siafu.service.app import App, Bounds
-from siafu.service.server import Stops, serve
+from siafu.service.server import serve
 from siafu.store.client_keys import MIGRATIONS, ClientKeys
 from siafu.store.database import Database
 
@@ -115,7 +116,6 @@ async def server(
         models=models or listed,
         support=support,
         identity_key=identity_key,
-        concurrency=10,
         simulated=False,
         remarks=(),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,8 @@ import pytest
 
 from siafu.errors import StoreError
 from siafu.store import report
-from siafu.store.report import Call, Report, Session, Tally
+from siafu.store.report import Call, Report, Session
+from siafu.store.spending import Spending, Sums
 from siafu.store.sqlite import SqliteStore
 
 from .rows import item, opened, settled
@@ -46,22 +48,35 @@ async def path(tmp_path: Path) -> Path:
 
 
 def test_totals(path: Path) -> None:
-    with Report(path) as reader:
-        totals = reader.totals("r")
-    assert totals.all == Tally(
-        calls=10, ok=7, input_tokens=150, cached_tokens=30, output_tokens=12, usd_pico=24, unknown=2,
-        unknown_pico=570, unpriced=1,
+    with Spending(path) as ledger:
+        total = ledger.total("r")
+        by_fate, by_model, by_role = fates(ledger), sums(ledger, "model"), sums(ledger, "role")
+    assert total == Sums(
+        calls=10, answers=6, wasted=3, input_tokens=150, cached_tokens=30, output_tokens=12, usd_pico=24, unknown=2,
+        unknown_pico=570, unpriced=1, wasted_pico=4, wasted_unknown_pico=500,
     )  # fmt: skip
-    assert totals.outcomes == {"ok": 7, "refused": 1, "failed": 1, "open": 1}
-    assert {name: tally.calls for name, tally in totals.by_model.items()} == {"big": 1, "m": 8, "m-2026": 1}
-    assert totals.by_role["classifier"] == Tally(calls=1, ok=1, input_tokens=100, usd_pico=10)
-    assert totals.by_role["writer"].calls == 9
-    assert (totals.answers, totals.wasted) == (6, 3)
+    assert by_fate == {"answer": 6, "repeated": 1, "refused": 1, "failed": 1, "open": 1}
+    assert {name: found.calls for name, found in by_model.items()} == {"big": 1, "m": 8, "m-2026": 1}
+    assert by_role["classifier"] == Sums(calls=1, answers=1, input_tokens=100, usd_pico=10)
+    assert by_role["writer"].calls == 9
 
 
-def test_a_run_without_calls_adds_up_to_nothing(path: Path) -> None:
+def fates(ledger: Spending) -> Counter[str]:
+    return sum((Counter({part.fate: part.sums.calls}) for part in ledger.parts((), run="r")), Counter[str]())
+
+
+def sums(ledger: Spending, by: str) -> dict[str, Sums]:
+    found: defaultdict[str, Sums] = defaultdict(Sums)
+    for part in ledger.parts([by], run="r"):
+        found[part.key[0]] += part.sums
+    return found
+
+
+def test_a_run_that_is_not_there_has_cost_nothing_and_cannot_be_reported(path: Path) -> None:
+    with Spending(path) as ledger:
+        assert ledger.total("x") == Sums()
     with Report(path) as reader, pytest.raises(StoreError, match="holds no run 'x'; it holds: r"):
-        reader.totals("x")
+        reader.upstreams("x")
 
 
 def test_every_attempt_of_one_item(path: Path) -> None:
@@ -79,7 +94,7 @@ def test_results_come_in_the_order_of_their_claim_a_page_at_a_time(path: Path, m
     rows = Report._rows
 
     def counted(self: Report, statement: str, *values: Any) -> list[tuple[Any, ...]]:
-        pages.append(len(found := rows(self, statement, *values)))
+        pages.append(len(found := list(rows(self, statement, *values))))
         return found
 
     monkeypatch.setattr(Report, "_rows", counted)
@@ -99,8 +114,8 @@ def test_counts_by_status_and_sessions(path: Path) -> None:
 async def test_a_report_on_a_run_at_work(path: Path) -> None:
     run = SqliteStore(path).run("r")
     await run.begin("w")
-    with Report(path) as reader:
-        assert reader.totals("r").outcomes["abandoned"] == 1
+    with Report(path) as reader, Spending(path) as ledger:
+        assert fates(ledger)["abandoned"] == 1
         assert reader.calls("r", "다")[1].settled is not None
         assert reader.sessions("r")[1].ended_at is None
         await run.record(item("new"))

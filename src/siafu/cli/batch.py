@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from siafu.cli.options import AllowUnpriced, BaseUrl, Fresh, Limit, Quiet, Source, Strict, Written
+from siafu.cli.showing import AsJson, Config
+
 if TYPE_CHECKING:
     from siafu.apps.filerun.place import Place
     from siafu.cli.progress import Progress
@@ -30,14 +33,10 @@ A line: {"custom_id": "q1", "method": "POST", "url": "/v1/chat/completions",
 """,
 )
 
-Source = typer.Argument(metavar="FILE", help="Requests, one a line; - reads standard input.")
 Errors = typer.Option(
     None, "--errors", help="Where failed lines go. Default: OUT with .errors.jsonl", show_default=False
 )
 PerItem = typer.Option(None, "--budget-per-item", help="What one line may cost; it fails rather than pass that.")
-Config = typer.Option(None, "--config", help="Settings file. Default: ./siafu.toml", show_default=False)
-Limit = typer.Option(None, "--limit", min=1, help="Only the first so many lines.")
-AsJson = typer.Option(False, "--json", help="Print JSON.")
 
 
 @app.command(
@@ -62,23 +61,23 @@ def run(
     rpm: float | None = typer.Option(None, help="Requests a minute. Default: learned from the endpoint's 429s"),
     budget: str | None = typer.Option(None, help='Stop before this is spent, such as "5 USD".'),
     budget_per_item: str | None = PerItem,
-    allow_unpriced: bool = typer.Option(False, "--allow-unpriced", help="Under a budget, also models without a price."),
+    allow_unpriced: bool = AllowUnpriced,
     model: str | None = typer.Option(None, help="Ask this model, whatever the lines say."),
-    base_url: str | None = typer.Option(None, help="The endpoint, such as https://host/v1. Default: from the settings"),
+    base_url: str | None = BaseUrl,
     limit: int | None = Limit,
-    strict: bool = typer.Option(False, "--strict", help="Refuse a file with a line that cannot be used."),
+    strict: bool = Strict,
     retry_failed: bool = typer.Option(False, "--retry-failed", help="Run failed lines again."),
-    fresh: bool = typer.Option(False, "--fresh", help="Start over; what is there is kept as *.bak-N."),
+    fresh: bool = Fresh,
     config: Path | None = Config,
     json: bool = AsJson,
-    quiet: bool = typer.Option(False, "--quiet", "-q", help="No progress."),
+    quiet: bool = Quiet,
 ) -> None:
     """Run every line of FILE; resume when OUT exists."""
     from siafu.apps.batch import BatchJob
     from siafu.apps.filerun.prepare import FileOptions
     from siafu.border.money import parse_usd
-    from siafu.cli.filerun import run_file
-    from siafu.config.assembly import Plan, check_prices, opened
+    from siafu.cli.filerun import planned, run_file
+    from siafu.config.assembly import check_prices, opened
     from siafu.config.settings import load
     from siafu.swarm.options import MapOptions
 
@@ -90,15 +89,7 @@ def run(
     job = BatchJob(where.run, model)
 
     def open_house(progress: Progress) -> AbstractAsyncContextManager[House]:
-        plan = Plan(
-            run=where.run,
-            journal=where.journal,
-            budget_pico=budget_pico,
-            per_item_pico=None if budget_per_item is None else parse_usd(budget_per_item),
-            allow_unpriced=allow_unpriced,
-            observer=progress,
-            notice=progress.note,
-        )
+        plan = planned(where, progress, budget_pico, budget_per_item, allow_unpriced=allow_unpriced)
         check_prices(settings, plan, job.models)
         return opened(settings, plan)
 
@@ -157,7 +148,7 @@ Examples:
 """,
 )
 def status(
-    out: Path = typer.Argument(metavar="OUT", help="The results file of a run."),
+    out: Path = Written,
     errors: Path | None = Errors,
     config: Path | None = Config,
     json: bool = AsJson,

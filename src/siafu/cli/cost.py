@@ -18,6 +18,7 @@ from siafu.cli.cost_tables import (
     report_json,
     what_if_json,
 )
+from siafu.cli.options import AllowUnpriced, Limit, Source
 from siafu.cli.showing import AsJson, Config, print_json
 from siafu.errors import InputError, UnpricedModel
 
@@ -114,18 +115,18 @@ model has no price, 3 when it is likely to cost more.
 """,
 )
 def estimate(
-    file: Path = typer.Argument(metavar="FILE", help="Requests, one a line; - reads standard input."),
+    file: Path = Source,
     out: Path | None = typer.Option(
         None, "--out", "-o", help="The results file of the run to come: remembers this for its status."
     ),
     budget: str | None = typer.Option(None, help='What it may cost, such as "5 USD".'),
-    allow_unpriced: bool = typer.Option(False, "--allow-unpriced", help="Under a budget, also models without a price."),
+    allow_unpriced: bool = AllowUnpriced,
     concurrency: int | None = typer.Option(None, min=1, max=10_000, help="Items at once. Default: 100"),
     rpm: float | None = typer.Option(None, help="Requests a minute."),
     model: str | None = typer.Option(None, help="Batch: ask this model, whatever the lines say."),
     strong: str | None = typer.Option(None, "--strong", help="Support: the model that sorts."),
     cheap: str | None = typer.Option(None, "--cheap", help="Support: the model that answers."),
-    limit: int | None = typer.Option(None, min=1, help="Only the first so many lines."),
+    limit: int | None = Limit,
     config: Path | None = Config,
     as_json: bool = AsJson,
 ) -> None:
@@ -216,12 +217,11 @@ class _Run(NamedTuple):
 
 def _the_run(wanted: str, home: Path) -> _Run:
     """The run that `wanted` means: the one that writes this results file, else one of this name."""
-    from siafu.apps.filerun.place import run_name
     from siafu.errors import StoreError
     from siafu.store.spending import Spending, journals
 
-    own = home / "runs" / f"{run_name(Path(wanted))}.db"
-    if own.exists():
+    own = _journal_of(Path(wanted), home)
+    if own is not None:
         return _Run(own.stem, own)
     for path in journals(home):
         try:
@@ -235,15 +235,19 @@ def _the_run(wanted: str, home: Path) -> _Run:
 
 def _journals(path: Path, home: Path) -> list[Path]:
     """The journals that `path` means: those in a folder, that of the run which writes a results file, or itself."""
-    from siafu.apps.filerun.place import run_name
     from siafu.store.spending import journals
 
     if path.is_dir():
         return journals(path)
-    if path == home:
-        return []
-    own = home / "runs" / f"{run_name(path)}.db"
-    return [own if own.exists() else path]
+    return [] if path == home else [_journal_of(path, home) or path]
+
+
+def _journal_of(out: Path, home: Path) -> Path | None:
+    """The journal of the run that writes this results file; None when there is none."""
+    from siafu.apps.filerun.place import run_name
+
+    own = home / "runs" / f"{run_name(out)}.db"
+    return own if own.exists() else None
 
 
 def _kept(paths: list[Path], run: str | None, home: Path) -> Any:

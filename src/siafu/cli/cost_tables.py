@@ -42,15 +42,15 @@ def print_report(found: CostReport, by: Sequence[str], expected: Estimate | None
         typer.echo(f"\nunpriced calls: {total.unpriced:,}; they are in no amount")
     if expected is not None:
         typer.echo("")
-        print_comparison(expected, total.calls, total.input_tokens, total.output_tokens, _interval(_all(total)))
+        print_comparison(expected, total, _interval(_all(total)))
 
 
-def print_comparison(expected: Estimate, calls: int, input_tokens: int, output_tokens: int, usd: str) -> None:
-    """What an estimate had said, and what it was."""
+def print_comparison(expected: Estimate, spent: Sums, usd: str) -> None:
+    """What an estimate had said, and what it was. usd: what was spent, as it stands elsewhere on the page."""
     rows = [
-        ("calls", f"{expected.calls:,}", f"{calls:,}"),
-        ("input tokens", f"{expected.input_tokens:,}", f"{input_tokens:,}"),
-        ("output tokens", f"{expected.output_tokens:,}", f"{output_tokens:,}"),
+        ("calls", f"{expected.calls:,}", f"{spent.calls:,}"),
+        ("input tokens", f"{expected.input_tokens:,}", f"{spent.input_tokens:,}"),
+        ("output tokens", f"{expected.output_tokens:,}", f"{spent.output_tokens:,}"),
         ("USD", _expected_usd(expected), usd),
     ]
     print_table(("", "estimated", "so far"), rows, numbers=1)

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import typer
 
+from siafu.cli.options import Quiet
 from siafu.errors import ConfigError, InputError, Interrupted
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
@@ -45,7 +46,7 @@ def demo(
         None, metavar="FILE", help="--model-path: another chat template (Jinja), or `fenced`: calls as ```json blocks."
     ),
     json: bool = typer.Option(False, "--json", help="Print one JSON object."),
-    quiet: bool = typer.Option(False, "--quiet", "-q", help="No progress."),
+    quiet: bool = Quiet,
 ) -> None:
     """See it work: the same requests twice, 429s and a kill -9, the usual glue beside siafu."""
     if local:

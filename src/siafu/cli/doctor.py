@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from siafu.cli.shop_records import UNPAID
+from siafu.cli.showing import AsJson, Config
 
 if TYPE_CHECKING:
     from siafu.config.advice import Row
@@ -33,10 +34,8 @@ _COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 def doctor(
     call: bool = typer.Option(False, "--call", help="Make one tiny completion with each model; costs next to nothing."),
     base_url: str | None = typer.Option(None, help="Look at this endpoint instead."),
-    config: Path | None = typer.Option(
-        None, "--config", help="Settings file. Default: ./siafu.toml", show_default=False
-    ),
-    json: bool = typer.Option(False, "--json", help="Print JSON."),
+    config: Path | None = Config,
+    json: bool = AsJson,
 ) -> None:
     """Check settings, key, endpoint and tools, and say what to do."""
     from siafu.config.doctor import ended_well

@@ -23,13 +23,13 @@ from siafu.apps.filerun.place import STDIN, Place
 from siafu.apps.filerun.prepare import FileOptions, Ready, ready
 from siafu.apps.filerun.run import Outcome, nothing_left, run
 from siafu.apps.filerun.status import spent, status
-from siafu.border.money import PICO, json_usd, show_usd, to_usd
+from siafu.border.money import PICO, json_usd, parse_usd, show_usd, to_usd
 from siafu.border.text import preview, printable
 from siafu.cli.cost_tables import estimate_json, print_comparison
 from siafu.cli.progress import Progress, span
-from siafu.config.assembly import House
+from siafu.config.assembly import House, Plan
 from siafu.errors import ApprovalPending, ConfigError, Interrupted, OutcomeUnknown
-from siafu.store.report import Tally
+from siafu.store.spending import Sums
 from siafu.swarm.options import MapOptions
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -70,6 +70,24 @@ def run_file(
     elif outcome.waiting:
         typer.echo(f"siafu: {_next(outcome.waits)}to go on: {_again(sys.argv)}", err=True)
     raise typer.Exit(outcome.exit_code)
+
+
+def planned(
+    where: Place, progress: Progress, budget_pico: int | None, per_item: str | None, *, allow_unpriced: bool
+) -> Plan:
+    """What a run over files needs beside the settings. per_item: the budget of an item, such as "0.05 USD".
+
+    Raises: ConfigError when it is no amount.
+    """
+    return Plan(
+        run=where.run,
+        journal=where.journal,
+        budget_pico=budget_pico,
+        per_item_pico=None if per_item is None else parse_usd(per_item),
+        allow_unpriced=allow_unpriced,
+        observer=progress,
+        notice=progress.note,
+    )
 
 
 def _next(waits: Mapping[str, int]) -> str:
@@ -142,7 +160,7 @@ def _with_budget(words: Sequence[str], budget: int) -> list[str]:
     return changed
 
 
-def enough(outcome: Outcome, spent: Tally, given: int) -> int:
+def enough(outcome: Outcome, spent: Sums, given: int) -> int:
     """A budget, in pico-dollars, with which a run that reached `given` goes on, and likely to its end: not less than
     what the next call needs, twice of what there was, and what all lines cost at the price of those that are done.
     """
@@ -162,7 +180,7 @@ def parse_duration(text: str) -> float:
     return seconds
 
 
-def _text(where: Place, outcome: Outcome, cost: Tally | None) -> str:
+def _text(where: Place, outcome: Outcome, cost: Sums | None) -> str:
     session = outcome.session
     answered = outcome.finished + outcome.waiting
     lines = [f"{answered:,} of {outcome.total:,} lines answered in {printable(str(where.out))}"]
@@ -214,9 +232,8 @@ def show_status(job: FileJob, where: Place, *, as_json: bool) -> None:
         for name, ended in found.upstreams.items() if len(found.upstreams) > 1 else ():
             typer.echo(printable(f"{'at':<10} {name}: {_ended(ended)}"))
         if expected is not None:
-            spent = found.spent
             typer.echo("")
-            print_comparison(expected, spent.calls, spent.input_tokens, spent.output_tokens, usd_text(spent))
+            print_comparison(expected, found.spent, usd_text(found.spent))
 
 
 def _ended(ended: Mapping[str, int]) -> str:
@@ -226,7 +243,7 @@ def _ended(ended: Mapping[str, int]) -> str:
     return f"{answered} ({others})" if others else answered
 
 
-def describe(cost: Tally) -> str:
+def describe(cost: Sums) -> str:
     """Calls, tokens and cost of all sessions, for people."""
     usd = usd_text(cost)
     if cost.unpriced:
@@ -234,12 +251,12 @@ def describe(cost: Tally) -> str:
     return f"{cost.calls:,} calls, {cost.input_tokens:,} + {cost.output_tokens:,} tokens, {usd}"
 
 
-def usd_text(cost: Tally) -> str:
+def usd_text(cost: Sums) -> str:
     """The cost of what has a price; an interval when usage is not known."""
     return show_usd(cost.usd_pico) + (f" to {show_usd(cost.usd_pico + cost.unknown_pico)}" if cost.unknown else "")
 
 
-def _json(where: Place, outcome: Outcome, cost: Tally | None) -> str:
+def _json(where: Place, outcome: Outcome, cost: Sums | None) -> str:
     session = outcome.session
     return encode(
         {
@@ -265,7 +282,7 @@ def _json(where: Place, outcome: Outcome, cost: Tally | None) -> str:
     )
 
 
-def costs(cost: Tally | None) -> dict[str, Any]:
+def costs(cost: Sums | None) -> dict[str, Any]:
     """The cost of all sessions for JSON. `usd_at_most`: calls of unknown usage taken at their reservation."""
     if cost is None:
         return {"calls": None, "tokens": None, "usd": None, "usd_at_most": None}

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import typer
 
+from siafu.cli.showing import AsJson
+
 EPILOG = """\b
 Examples:
   siafu init my-swarm        write into a new folder
@@ -24,7 +26,7 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 def init(
     folder: Path = typer.Argument(Path(), metavar="DIR", help="Where to write; made when missing."),
     force: bool = typer.Option(False, "--force", help="Write over files of these names."),
-    json: bool = typer.Option(False, "--json", help="Print JSON."),
+    json: bool = AsJson,
 ) -> None:
     """Write a siafu.toml, example requests and a first script to start from."""
     from siafu.cli import starter

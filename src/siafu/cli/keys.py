@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 import typer
 
+from siafu.cli.options import AllowUnpriced
 from siafu.cli.showing import AsJson, Config, print_json, print_record, print_table, the_one, time_text
 from siafu.errors import ConfigError, InputError
 
@@ -52,7 +53,7 @@ def create(
     tenant: str = typer.Option("", help="A label for routes and records."),
     budget_day: str | None = typer.Option(None, help='Most that may be spent a day (UTC), such as "5 USD".'),
     budget_total: str | None = typer.Option(None, help="Most that may ever be spent."),
-    allow_unpriced: bool = typer.Option(False, "--allow-unpriced", help="Under a budget, also models without a price."),
+    allow_unpriced: bool = AllowUnpriced,
     rpm: int | None = typer.Option(None, min=1, max=1_000_000, help="Requests in any 60 seconds."),
     concurrency: int | None = typer.Option(None, min=1, max=100_000, help="Requests at once."),
     days: float | None = typer.Option(

@@ -12,7 +12,9 @@ import typer
 
 from siafu.bench.payments.book import Mode
 from siafu.border.text import printable
+from siafu.cli.options import ParentPid, ReadyFile, UrlAsJson
 from siafu.cli.ready import Ready, tell
+from siafu.cli.showing import AsJson
 
 NOTE = "SIMULATED payments: pays whatever it is told, no money moves. Ctrl-C ends it"
 app = typer.Typer(
@@ -63,9 +65,9 @@ def serve(
     faults: str = typer.Option("", metavar="SPEC", help="Rates such as lost:5%, or a JSON file with a script."),
     seed: int = typer.Option(0, help="Another seed: other ids and faults."),
     name: str = typer.Option("", help="What it calls itself. Default: a name that stays while the ledger's path does."),
-    ready_file: Path | None = typer.Option(None, help="Write the URL and pid here, as JSON, once it listens."),
-    parent_pid: int | None = typer.Option(None, min=1, help="End when this process ends."),
-    as_json: bool = typer.Option(False, "--json", help="Print the URL as JSON."),
+    ready_file: Path | None = ReadyFile,
+    parent_pid: int | None = ParentPid,
+    as_json: bool = UrlAsJson,
 ) -> None:
     """Serve payments on this machine: no key, no check of sums, no money."""
     from siafu.bench.payments.bank import Bank, Options
@@ -92,7 +94,7 @@ Examples:
 )
 def show(
     ledger: Path = typer.Argument(..., metavar="FILE", help="The ledger of a provider that runs or ran."),
-    as_json: bool = typer.Option(False, "--json", help="Print JSON."),
+    as_json: bool = AsJson,
 ) -> None:
     """Show what was paid, from the ledger: also while it is being served."""
     from siafu.bench.payments.ledger import read_ledger

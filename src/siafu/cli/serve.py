@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import typer
 
+from siafu.cli.options import ParentPid, ReadyFile, UrlAsJson
 from siafu.cli.ready import Ready, tell
 from siafu.cli.showing import Config
 from siafu.errors import ConfigError
@@ -63,10 +64,10 @@ def serve(
     timeout: float = typer.Option(600.0, min=1, help="Seconds for a request until its answer begins."),
     grace: float = typer.Option(30.0, min=0, help="Seconds for running requests to end when the server is stopped."),
     allow_host: list[str] = typer.Option([], help="A further host name by which clients reach the server."),
-    ready_file: Path | None = typer.Option(None, help="Write the URL and pid here, as JSON, once it listens."),
-    parent_pid: int | None = typer.Option(None, min=1, help="End when this process ends."),
+    ready_file: Path | None = ReadyFile,
+    parent_pid: int | None = ParentPid,
     config: Path | None = Config,
-    json: bool = typer.Option(False, "--json", help="Print the URL as JSON."),
+    json: bool = UrlAsJson,
 ) -> None:
     """Serve an OpenAI-compatible endpoint: limits, retries, budgets and a ledger in front of the one configured."""
     from siafu.border.listening import bind, bound_url
@@ -100,10 +101,11 @@ def serve(
 async def _run(
     settings: Settings, door: Door, bounds: Bounds, grace: float, parent_pid: int | None, ready: Callable[[bool], None]
 ) -> bool:
+    from siafu.border.stopping import stopping
     from siafu.config.serving import serving
     from siafu.service.access import KeyRing
     from siafu.service.app import App
-    from siafu.service.server import serve, stopping
+    from siafu.service.server import serve
 
     async with stopping(parent_pid) as stops, serving(settings) as parts:
         for remark in parts.remarks:

@@ -108,12 +108,12 @@ def serve(
 async def _running(
     shop: Shop, provider: HttpPayments | None, parent_pid: int | None
 ) -> AsyncIterator[tuple[asyncio.Event, Any]]:
-    from siafu.apps.support.shop.serving import stop_wanted
+    from siafu.border.stopping import stopping
 
-    async with stop_wanted(parent_pid) as stop, contextlib.AsyncExitStack() as stack:
+    async with stopping(parent_pid) as stops, contextlib.AsyncExitStack() as stack:
         if provider is not None:
             stack.push_async_callback(provider.aclose)
-        yield stop, await stack.enter_async_context(shop.serving())
+        yield stops.asked, await stack.enter_async_context(shop.serving())
 
 
 async def _stdio(shop: Shop, provider: HttpPayments | None, parent_pid: int | None) -> None:

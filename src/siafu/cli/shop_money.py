@@ -144,7 +144,7 @@ async def _settled(shop: ShopDatabase, provider: HttpPayments, seconds: float) -
     from siafu.apps.support.shop.money.refunds import Refunds
     from siafu.apps.support.shop.money.settling import settle as until_nothing_is_due
     from siafu.apps.support.shop.orders import money_text
-    from siafu.apps.support.shop.serving import stop_wanted
+    from siafu.border.stopping import stopping
     from siafu.pace.clock import SystemClock
 
     done: set[str] = set()
@@ -158,11 +158,11 @@ async def _settled(shop: ShopDatabase, provider: HttpPayments, seconds: float) -
     refunds = Refunds(shop, provider, RefundPolicy(), clock=clock, owner=f"{platform.node()}:{os.getpid()}")
     ended: SiafuError | None = None
     present = ""
-    async with contextlib.aclosing(provider), contextlib.aclosing(refunds), stop_wanted() as stop:
+    async with contextlib.aclosing(provider), contextlib.aclosing(refunds), stopping() as stops:
         working = asyncio.create_task(until_nothing_is_due(refunds, clock, seconds, told))
-        stopping = asyncio.create_task(stop.wait())
-        await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        for task in (working, stopping):
+        stopped = asyncio.create_task(stops.asked.wait())
+        await asyncio.wait({working, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        for task in (working, stopped):
             task.cancel()
         try:
             await working

@@ -7,6 +7,7 @@ from pathlib import Path
 import typer
 
 from siafu.border.urls import is_loopback
+from siafu.cli.options import ParentPid, ReadyFile, UrlAsJson
 from siafu.cli.ready import Ready, tell
 from siafu.errors import ConfigError
 
@@ -54,9 +55,9 @@ def sim(
     require_key: bool = typer.Option(False, "--require-key", help="401 without an API key; any key will do."),
     keep: int = typer.Option(200_000, min=1, help="Requests remembered."),
     keep_bodies: bool = typer.Option(False, "--keep-bodies", help="Remember bodies too."),
-    ready_file: Path | None = typer.Option(None, help="Write the URL and pid here, as JSON, once it listens."),
-    parent_pid: int | None = typer.Option(None, min=1, help="End when this process ends."),
-    json: bool = typer.Option(False, "--json", help="Print the URL as JSON."),
+    ready_file: Path | None = ReadyFile,
+    parent_pid: int | None = ParentPid,
+    json: bool = UrlAsJson,
 ) -> None:
     """Serve a simulated OpenAI-compatible endpoint: no key, no model, no cost."""
     import asyncio

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import typer
 
+from siafu.cli.options import AllowUnpriced, BaseUrl, Fresh, Limit, Quiet, Source, Strict, Written
 from siafu.cli.shop_records import UNPAID
+from siafu.cli.showing import AsJson, Config
 
 if TYPE_CHECKING:
     from siafu.apps.support.job import SupportJob
@@ -44,7 +46,6 @@ lists what customers can ask about.
 """,
 )
 
-BaseUrl = typer.Option(None, help="The endpoint, such as https://host/v1. Default: from the settings")
 Strong = typer.Option(None, "--strong", help="Model that sorts requests and answers delicate ones.")
 Cheap = typer.Option(None, "--cheap", help="Model that answers most requests.")
 Database = typer.Option(
@@ -64,8 +65,6 @@ Wait = typer.Option(
     metavar="DURATION",
     help="When all else is done, look again for so long at requests that wait: 90s, 30m, 2h. Default: the next run",
 )
-Config = typer.Option(None, "--config", help="Settings file. Default: ./siafu.toml", show_default=False)
-AsJson = typer.Option(False, "--json", help="Print JSON.")
 
 
 @app.command(
@@ -88,25 +87,25 @@ reached or no credit left, 130 interrupted.
 """,
 )
 def run(
-    source: Path = typer.Argument(metavar="FILE", help="Requests, one a line; - reads standard input."),
+    source: Path = Source,
     out: Path = typer.Option(..., "--out", "-o", help="Where answers go; an existing file is resumed."),
     concurrency: int | None = typer.Option(None, min=1, max=10_000, help="Requests at once. Default: 100"),
     rpm: float | None = typer.Option(None, help="Model calls a minute. Default: learned from the endpoint's 429s"),
     budget: str | None = typer.Option(None, help='Stop before this is spent, such as "2 USD".'),
     budget_per_item: str | None = PerItem,
-    allow_unpriced: bool = typer.Option(False, "--allow-unpriced", help="Under a budget, also models without a price."),
+    allow_unpriced: bool = AllowUnpriced,
     strong: str | None = Strong,
     cheap: str | None = Cheap,
     base_url: str | None = BaseUrl,
     database: str | None = Database,
-    limit: int | None = typer.Option(None, min=1, help="Only the first so many lines."),
-    strict: bool = typer.Option(False, "--strict", help="Refuse a file with a line that cannot be used."),
+    limit: int | None = Limit,
+    strict: bool = Strict,
     retry_failed: bool = typer.Option(False, "--retry-failed", help="Run failed requests again."),
     wait: str | None = Wait,
-    fresh: bool = typer.Option(False, "--fresh", help="Start over; what is there is kept as *.bak-N."),
+    fresh: bool = Fresh,
     config: Path | None = Config,
     json: bool = AsJson,
-    quiet: bool = typer.Option(False, "--quiet", "-q", help="No progress."),
+    quiet: bool = Quiet,
 ) -> None:
     """Answer every request of FILE; resume when OUT exists."""
     from siafu.apps.filerun.place import place
@@ -114,8 +113,8 @@ def run(
     from siafu.apps.support.job import SupportJob
     from siafu.apps.support.requests import Answer
     from siafu.border.money import parse_usd
-    from siafu.cli.filerun import parse_duration, run_file
-    from siafu.config.assembly import Plan, check_prices
+    from siafu.cli.filerun import parse_duration, planned, run_file
+    from siafu.config.assembly import check_prices
     from siafu.swarm.options import MapOptions
 
     settings = _settings(config, base_url, strong, cheap, concurrency=concurrency, rpm=rpm)
@@ -124,15 +123,7 @@ def run(
     job = SupportJob(_support(settings))
 
     def open_house(progress: Progress) -> AbstractAsyncContextManager[House]:
-        plan = Plan(
-            run=where.run,
-            journal=where.journal,
-            budget_pico=budget_pico,
-            per_item_pico=None if budget_per_item is None else parse_usd(budget_per_item),
-            allow_unpriced=allow_unpriced,
-            observer=progress,
-            notice=progress.note,
-        )
+        plan = planned(where, progress, budget_pico, budget_per_item, allow_unpriced=allow_unpriced)
         check_prices(settings, plan, (settings.model("strong"), settings.model("cheap")))
         return _opened(settings, job, plan, database)
 
@@ -155,7 +146,7 @@ Examples:
 """,
 )
 def status(
-    out: Path = typer.Argument(metavar="OUT", help="The results file of a run."),
+    out: Path = Written,
     config: Path | None = Config,
     json: bool = AsJson,
 ) -> None:
@@ -246,25 +237,12 @@ async def _answer(
 async def _answer_alone(
     settings: Settings, job: SupportJob, request: CustomerRequest, database: str | None
 ) -> MapResult:
-    from siafu.apps.filerun.job import Task
+    from siafu.apps.support.asking import answered
     from siafu.config.assembly import Plan
-    from siafu.swarm.map import map_items
-    from siafu.swarm.options import MapOptions
-    from siafu.swarm.results import MapError, MapResult
-
-    async def work(task: Task, ctx: Any) -> Any:
-        return await job.work(task.item, ctx)
 
     plan = Plan(run="ask", notice=lambda text: typer.echo(f"siafu: {text}", err=True))
     async with _opened(settings, job, plan, database) as house:
-        options = MapOptions(run="ask", concurrency=1, key=lambda task: task.key, user=lambda task: task.item.customer)
-        item = Task(request.id, request)
-        async with map_items(work, [item], around=house.around, store=None, options=options) as results:
-            async for result in results:
-                return result
-        end = results.summary  # it stopped: no key, no credit, ...
-        error = MapError(end.stopped, end.stop_message)
-        return MapResult(key=request.id, index=0, item=item, status="error", error=error)
+        return await answered(job, request, house.around, run="ask")
 
 
 @contextlib.asynccontextmanager

@@ -48,9 +48,8 @@ def _nobody_waits(task: str) -> None:
 
 
 class Serving(msgspec.Struct, frozen=True, kw_only=True):
-    """The built parts. concurrency: calls at once. spent: as in `service.budgets`. models: the upstream's list, as it
-    is asked. support: the swarm, or why there is none. identity_key: checks who a customer is. remarks: what an
-    operator should know at the start.
+    """The built parts. spent: as in `service.budgets`. models: the upstream's list, as it is asked. support: the swarm,
+    or why there is none. identity_key: checks who a customer is. remarks: what an operator should know at the start.
     """
 
     clock: Clock
@@ -62,7 +61,6 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True):
     models: Callable[[], Awaitable[Sequence[str]]]
     support: SupportSwarm | str
     identity_key: Secret | None
-    concurrency: int
     simulated: bool
     remarks: Sequence[str]
 
@@ -106,7 +104,6 @@ async def serving(settings: Settings) -> AsyncIterator[Serving]:
             models=gateway.models,
             support=support,
             identity_key=customer_key(),
-            concurrency=settings.limits.concurrency,
             simulated=settings.simulated,
             remarks=remarks,
         )

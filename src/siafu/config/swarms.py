@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
-from typing import Any
 
 from siafu.agents.task import Surroundings
-from siafu.apps.filerun.job import Task
+from siafu.apps.support.asking import answered
 from siafu.apps.support.job import SupportJob
 from siafu.apps.support.requests import CustomerRequest
 from siafu.apps.support.routes import Tier
@@ -19,9 +18,7 @@ from siafu.config.settings import Settings
 from siafu.errors import ConfigError, StoreError
 from siafu.gateway.endpoint import Endpoint
 from siafu.pace.clock import SystemClock
-from siafu.swarm.map import map_items
-from siafu.swarm.options import MapOptions
-from siafu.swarm.results import MapError, MapResult
+from siafu.swarm.results import MapResult
 
 
 class SupportSwarm:
@@ -35,30 +32,9 @@ class SupportSwarm:
         self._lock = asyncio.Lock()
 
     async def ask(self, request: CustomerRequest, *, run: str, tenant: str) -> MapResult:
-        """The result of `request`, whose value is an `Answer`. run: the account that pays for its model calls.
-
-        Raises: ConfigError, ToolUnavailable when the shop's tools cannot be used. Cancelling gives the work up; what it
-        did to the world is kept by the effect contract.
-        """
+        """As `answered`. Raises: ConfigError, ToolUnavailable when the shop's tools cannot be used."""
         await self._prepare()
-
-        async def work(task: Task, ctx: Any) -> Any:
-            return await self._job.work(task.item, ctx)
-
-        item = Task(request.id, request)
-        options = MapOptions(
-            run=run,
-            concurrency=1,
-            key=lambda task: task.key,
-            user=lambda task: task.item.customer,
-            tenant=lambda _: tenant,
-        )
-        async with map_items(work, [item], around=self._around, store=None, options=options) as results:
-            async for result in results:
-                return result
-        end = results.summary
-        error = MapError(end.stopped, end.stop_message)
-        return MapResult(key=request.id, index=0, item=item, status="error", error=error)
+        return await answered(self._job, request, self._around, run=run, tenant=tenant)
 
     async def _prepare(self) -> None:
         async with self._lock:

@@ -10,27 +10,26 @@ import asyncio
 import logging
 import math
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import msgspec
 
 from siafu.config.serving import Serving
 from siafu.errors import DeadlineReached, SiafuError
 from siafu.observe.calls import CallContext
-from siafu.service.access import Holder, KeyRing, check_browser
+from siafu.service.access import KeyRing, check_browser
 from siafu.service.budgets import Budgets, task_name
-from siafu.service.completions import complete
+from siafu.service.completions import complete, event
 from siafu.service.exchange import Exchange, Receive, Scope, Send
 from siafu.service.models import Models
 from siafu.service.reading import Asked, read_request
-from siafu.service.refusals import INTERNAL, Refused, error_event, not_here, refusal
+from siafu.service.refusals import INTERNAL, Refused, not_here, refusal
 from siafu.service.swarms import NAMESPACE, SUPPORT, customer_of, customer_request, request_name, send_result
 from siafu.store.client_keys import ClientKey
 
 CHAT, MODELS = "/v1/chat/completions", "/v1/models"
 ALIVE, READY = "/health/liveness", "/health/readiness"
 ROUTES: dict[str, Collection[str]] = {CHAT: ["POST"], MODELS: ["GET"], ALIVE: ["GET"], READY: ["GET"]}
-HERE = ("127.0.0.1", "localhost", "::1")
 COMING_BACK = 5.0  # seconds until another process may have taken over
 UNTAKEN = "%s: the client took nothing in for too long"
 log = logging.getLogger("siafu")
@@ -57,7 +56,7 @@ class App:
         self._clock = parts.clock
         self._ring = ring
         self._bounds = bounds
-        self._hosts = frozenset(name.lower() for name in (*hosts, *(HERE if loopback else ())))
+        self._hosts = frozenset(name.lower() for name in hosts)
         self._loopback = loopback
         self._budgets = Budgets(parts.accounts, parts.spent, parts.clock)
         self._models = Models(parts.models, () if isinstance(parts.support, str) else (SUPPORT,), parts.clock)
@@ -125,7 +124,7 @@ class App:
             raise Refused(415, message, code="unsupported_media_type", again=False)
         key = None if holder is None else holder.key
         task = task_name(key, x.id)
-        with self._place(x, task), _in_use(holder, x.arrived):
+        with self._place(x, task), nullcontext() if holder is None else holder.request(x.arrived):
             asked = read_request(await x.body())
             model = asked.request.model
             if key is not None and not key.terms.allows(model):
@@ -214,7 +213,7 @@ class App:
             return
         try:
             if x.started:
-                await x.write(error_event(refused), more=False)
+                await x.write(event(refused.body()), more=False)
             else:
                 await x.refuse(refused, [(b"connection", b"close")] if self.draining else [])
         except TimeoutError:
@@ -235,12 +234,3 @@ class App:
         if left:
             await asyncio.wait([asyncio.ensure_future(self._idle.wait())], timeout=5.0)
         return not left
-
-
-@contextmanager
-def _in_use(holder: Holder | None, now: float) -> Iterator[None]:
-    if holder is None:
-        yield
-        return
-    with holder.request(now):
-        yield

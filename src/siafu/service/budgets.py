@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 
+from siafu.config.client_keys import RUN
 from siafu.gateway.accounts import Accounts
 from siafu.pace.clock import Clock
 from siafu.store.client_keys import ClientKey
 
-RUN = "serve"  # the run in the ledger, and the account of everybody without a budget
 DAY = 86_400.0
 
 # (key id, a time) -> what the key has been charged before and since then, in pico-dollars
@@ -28,7 +28,10 @@ class Budgets:
         self._lock = asyncio.Lock()
 
     async def account(self, key: ClientKey | None) -> str:
-        """The name of the account that pays. Raises: StoreError."""
+        """The name of the account that pays: the ledger's run is that of everybody without a budget.
+
+        Raises: StoreError.
+        """
         if key is None or not key.terms.has_budget:
             return RUN
         day = self._clock.wall() // DAY * DAY

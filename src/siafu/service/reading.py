@@ -10,10 +10,9 @@ from typing import Any
 import msgspec
 
 from siafu.border.canonical import MAX_DEPTH, dumps, loads
-from siafu.border.text import preview
 from siafu.errors import BoundaryError
 from siafu.gateway.chat import ChatRequest
-from siafu.service.refusals import Refused, refusal
+from siafu.service.refusals import Refused, invalid, refusal
 
 MAX_MODEL = 256  # characters
 MAX_ODD = 2**20  # bytes of a body that has to be mended
@@ -43,15 +42,15 @@ def read_request(body: bytes) -> Asked:
     fields = read_fields(body)
     model = _text(fields.pop("model", None))
     if not model or len(model) > MAX_MODEL:
-        raise _wrong("model", f"must be a model's name of 1 to {MAX_MODEL} characters")
+        raise invalid("model", f"model must be a model's name of 1 to {MAX_MODEL} characters")
     if not bytes(fields.get("messages", b"")).startswith(b"["):
-        raise _wrong("messages", "must be a list of messages")
+        raise invalid("messages", "messages must be a list of messages")
     stream = _value(fields.pop("stream", _NULL))
     if stream is not None and not isinstance(stream, bool):
-        raise _wrong("stream", "must be true or false")
+        raise invalid("stream", "stream must be true or false")
     options = _value(fields.pop("stream_options", _NULL))
     if options is not None and not (stream and isinstance(options, dict)):
-        raise _wrong("stream_options", "is an object, and only for a request with stream set")
+        raise invalid("stream_options", "stream_options is an object, and only for a request with stream set")
     given: dict[str, Any] = {name: fields.pop(name) for name in _GIVEN if name in fields}
     if options:
         given["stream_options"] = {**options, "include_usage": True}
@@ -123,7 +122,3 @@ def _text(raw: msgspec.Raw | None) -> str:
 
 def _is_count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _wrong(field: str, what: str) -> Refused:
-    return Refused(400, f"{preview(field, 60)} {what}", param=field, code="invalid_value", again=False)

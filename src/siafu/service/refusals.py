@@ -92,9 +92,9 @@ _ANSWERS: dict[str, tuple[int, str | None, bool]] = {
 
 def refusal(error: SiafuError) -> Refused:
     """How an error of ours is told to a client. What only concerns the operator (store, settings) is not repeated."""
-    if not isinstance(error, ModelError):
-        return told(error.code, error.message)
     found = told(error.code, error.message)
+    if not isinstance(error, ModelError):
+        return found
     found.wait = error.wait
     found.param = error.param
     if error.code == "request_refused":
@@ -113,9 +113,9 @@ def told(code: str, message: str) -> Refused:
     return Refused(status, clean(redact(message)), code=other or code, again=again)
 
 
-def error_event(refused: Refused) -> bytes:
-    """The same within a stream that has begun."""
-    return b"data: " + refused.body() + b"\n\n"
+def invalid(param: str, message: str) -> Refused:
+    """For a field of the body that is wrong."""
+    return Refused(400, message, code="invalid_value", param=param, again=False)
 
 
 def not_here(method: str, path: str, known: dict[str, Any]) -> Refused:

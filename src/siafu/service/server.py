@@ -1,27 +1,25 @@
-"""The server process: uvicorn with limits of our own, started, drained and stopped."""
+"""The server: uvicorn with limits of our own, drained when it has to stop."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import resource
-import signal
 import socket
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable
 from typing import cast
 
-import msgspec
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from siafu.border.stopping import Stops
+from siafu.border.web import serve_until
 from siafu.service.app import App
 from siafu.service.exchange import GONE, MAX_HEADERS
 
 HEADER_SECONDS = 10.0  # for these to arrive
 IDLE_SECONDS = 75.0  # an unused connection is kept, longer than clients keep theirs
 MAX_CONNECTIONS = 20_000
-PARENT_CHECK = 0.5
 _BAD = b'{"error":{"message":"no valid HTTP request, or its headers are larger than 16 KiB",' + (
     b'"type":"invalid_request_error","param":null,"code":"bad_request"}}'
 )
@@ -112,55 +110,6 @@ def more_files() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
 
 
-class Stops(msgspec.Struct):
-    """`asked`: the server shall drain and end. `hurry`: at once."""
-
-    asked: asyncio.Event
-    hurry: asyncio.Event
-
-    def signal(self) -> None:
-        """A signal: the first asks, a second one hurries."""
-        (self.hurry if self.asked.is_set() else self.asked).set()
-
-
-@contextlib.asynccontextmanager
-async def stopping(parent_pid: int | None = None) -> AsyncIterator[Stops]:
-    """SIGTERM, SIGINT and the end of `parent_pid`, None = nobody's, while the block runs."""
-    loop, stops = asyncio.get_running_loop(), Stops(asyncio.Event(), asyncio.Event())
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stops.signal)
-    watching = asyncio.create_task(_watch_parent(parent_pid, stops)) if parent_pid else None
-    try:
-        yield stops
-    finally:
-        if watching:
-            watching.cancel()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.remove_signal_handler(number)
-
-
-async def _watch_parent(pid: int, stops: Stops) -> None:
-    while os.getppid() == pid:  # noqa: ASYNC110 - no portable way to be told
-        await asyncio.sleep(PARENT_CHECK)
-    stops.asked.set()
-
-
-class _Web(uvicorn.Server):
-    """uvicorn, told to stop by us instead of by signals."""
-
-    def __init__(self, config: uvicorn.Config, on_ready: Callable[[], None]) -> None:
-        super().__init__(config)
-        self._on_ready = on_ready
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        self._on_ready()
-
-
 async def serve(
     app: App, listening: socket.socket, stops: Stops, *, grace: float, on_ready: Callable[[], None] = lambda: None
 ) -> bool:
@@ -181,18 +130,9 @@ async def serve(
         timeout_keep_alive=int(IDLE_SECONDS),
         timeout_graceful_shutdown=2,
     )
-    web = _Web(config, on_ready)
 
     async def end() -> bool:
         await stops.asked.wait()
-        try:
-            return await app.drain(grace, stops.hurry)
-        finally:
-            web.should_exit = True
+        return await app.drain(grace, stops.hurry)
 
-    ending = asyncio.create_task(end())
-    try:
-        await web.serve(sockets=[listening])
-        return await ending
-    finally:
-        ending.cancel()
+    return await serve_until(end, config, listening, on_ready)

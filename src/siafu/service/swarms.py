@@ -19,7 +19,7 @@ from siafu.gateway.chat import ChatAnswer, ChatRequest, Usage
 from siafu.service.completions import DONE, STREAM_HEADERS, cost_header, spoken, usage
 from siafu.service.exchange import Exchange, Header
 from siafu.service.reading import Asked
-from siafu.service.refusals import Refused, told
+from siafu.service.refusals import Refused, invalid, told
 from siafu.store.client_keys import ClientKey
 from siafu.swarm.results import MapResult
 
@@ -69,9 +69,9 @@ def customer_request(request: ChatRequest, customer: str, id: str) -> CustomerRe
     fields = {**request.extra, **request.given}
     for name in _NOT_TAKEN:
         if name in fields and bytes(fields[name]) not in _NOTHING:
-            raise _wrong(name, f"{SUPPORT} uses tools and a form of its own; leave {name} away")
+            raise invalid(name, f"{SUPPORT} uses tools and a form of its own; leave {name} away")
     if fields.get("n", 1) != 1:
-        raise _wrong("n", f"{SUPPORT} gives one answer")
+        raise invalid("n", f"{SUPPORT} gives one answer")
     turns: list[Turn] = []
     for message in _messages(fields["messages"]):
         role, text = message.get("role"), _content(message.get("content"))
@@ -80,12 +80,12 @@ def customer_request(request: ChatRequest, customer: str, id: str) -> CustomerRe
         elif role == "assistant" and turns and text:
             turns[-1] = Turn(text=turns[-1].text, answer=text, outcome="answered")
     if not turns or turns[-1].answer is not None:
-        raise _wrong("messages", "the last message must be the customer's (role user)")
+        raise invalid("messages", "the last message must be the customer's (role user)")
     *earlier, last = turns[-MAX_EARLIER - 1 :]
     if earlier:
         earlier[-1] = msgspec.structs.replace(earlier[-1], outcome=None)
     if not 0 < len(last.text.strip()) <= MAX_TEXT:
-        raise _wrong("messages", f"the customer's message must have 1 to {MAX_TEXT:,} characters")
+        raise invalid("messages", f"the customer's message must have 1 to {MAX_TEXT:,} characters")
     return CustomerRequest(id=id, customer=customer, text=last.text, earlier=tuple(earlier))
 
 
@@ -93,7 +93,7 @@ def _messages(raw: msgspec.Raw) -> list[dict[str, Any]]:
     try:
         return msgspec.json.decode(raw, type=list[dict[str, Any]])
     except msgspec.DecodeError:
-        raise _wrong("messages", "must be a list of messages") from None
+        raise invalid("messages", "must be a list of messages") from None
 
 
 def _content(content: Any) -> str:
@@ -102,12 +102,8 @@ def _content(content: Any) -> str:
     parts = content if isinstance(content, list) else [content]
     texts = [part.get("text") for part in parts if isinstance(part, dict) and part.get("type") == "text"]
     if len(texts) != len(parts) or not all(isinstance(text, str) for text in texts):
-        raise _wrong("messages", f"{SUPPORT} reads text only")
+        raise invalid("messages", f"{SUPPORT} reads text only")
     return clean("\n\n".join(map(str, texts)))
-
-
-def _wrong(param: str, message: str) -> Refused:
-    return Refused(400, message, code="invalid_value", param=param, again=False)
 
 
 def request_name(key: ClientKey | None, customer: str, once: str) -> str:

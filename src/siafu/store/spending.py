@@ -1,21 +1,14 @@
-"""What attempts cost, added up by SQLite in the journal's own file, so that a ledger of any length needs little memory.
-
-Nothing is written, and a run may be at work meanwhile.
-"""
-
-# ruff: noqa: S608 - the names put into statements are those below
+"""What attempts cost, added up by SQLite in the journal's own file: so a ledger of any length needs little memory."""
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Self
 
 import msgspec
 
-from siafu.store.faults import store_error
-from siafu.store.schema import may_be_ours, open_reader
+from siafu.store.journal_file import JournalFile
+from siafu.store.schema import may_be_ours
 
 # What a ledger can be divided by. The model is the one that served, else the one that was asked.
 DIMENSIONS: dict[str, str] = {
@@ -109,27 +102,12 @@ _FROM = f"FROM attempt JOIN run ON run.id = attempt.run WHERE {_WHEN}"
 _USED = "input_tokens, cached_tokens, cache_write_tokens, output_tokens"
 
 
-class Spending:
-    """The ledger in the journal file at `path`; use it with `with`. Its calls block.
+class Spending(JournalFile):
+    """The ledger in a journal file."""
 
-    Raises: StoreError when there is no such file, or it is none of ours.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._path = path.resolve()
-        self._db = open_reader(self._path)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._db.close()
-
-    def runs(self, work_print: str | None = None) -> list[str]:
-        """The names of all runs, oldest first; with `work_print`, those whose last session did that work."""
-        last = "SELECT work_print FROM session WHERE run = run.id ORDER BY session DESC LIMIT 1"
-        known = f"SELECT name FROM run WHERE ? IS NULL OR ({last}) = ? ORDER BY id"
-        return [name for (name,) in self._rows(known, work_print, work_print)]
+    def total(self, run: str) -> Sums:
+        """All attempts of a run; zeros when there is none."""
+        return sum((part.sums for part in self.parts((), run=run)), Sums())
 
     def parts(
         self, by: Sequence[str], *, run: str | None = None, since: float = 0.0, until: float = 1e12
@@ -167,12 +145,6 @@ class Spending:
         """The mean of the answers of a run; None when there is none."""
         ((mean,),) = self._rows(f"SELECT AVG(seconds) {_FROM} AND outcome = 'ok'", 0.0, 1e12, run, run)
         return None if mean is None else float(mean)
-
-    def _rows(self, query: str, *values: str | float | None) -> Iterator[tuple[Any, ...]]:
-        try:
-            yield from self._db.execute(query, values)
-        except sqlite3.Error as error:
-            raise store_error(error, self._path) from error
 
 
 def _sums(fate: str, calls: int, *sums: int) -> Sums:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import msgspec
 
-from siafu.apps.costs.guess import Guess, Guessing
 from siafu.apps.filerun.check import checked
 from siafu.apps.filerun.job import FileJob
 from siafu.border.jsonl import disk
@@ -17,6 +16,9 @@ from siafu.errors import StoreError
 from siafu.gateway.chat import Usage
 from siafu.gateway.pricing import Rates
 from siafu.store.spending import Spending, Sums, journals
+
+if TYPE_CHECKING:  # it knows the support swarm, which a run over a file that only reads an estimate need not import
+    from siafu.apps.costs.guess import Guess, Guessing
 
 RECENT = 20  # journals looked at for earlier runs, the newest
 ALIKE = 2  # times: earlier prompts that were so much longer or shorter say nothing of this file's

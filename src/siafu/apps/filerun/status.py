@@ -12,7 +12,8 @@ from siafu.apps.filerun.place import Place
 from siafu.apps.filerun.prepare import records
 from siafu.border.jsonl import MAX_RECORD, raw_lines
 from siafu.errors import InputError
-from siafu.store.report import Report, Tally
+from siafu.store.report import Report
+from siafu.store.spending import Spending, Sums
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,7 +27,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     waiting: int
     bad: int
     left: int | None
-    spent: Tally | None
+    spent: Sums | None
     upstreams: dict[str, dict[str, int]]
 
 
@@ -62,12 +63,12 @@ def _is_strange(job: FileJob, path: Path) -> bool:
     return first is not None and first.ended and job.read_back(first.data or b"") is None
 
 
-def spent(where: Place) -> Tally | None:
+def spent(where: Place) -> Sums | None:
     """What all sessions of a run have cost; None when there is no journal."""
     if not where.journal.exists():
         return None
-    with Report(where.journal) as report:
-        return report.totals(where.run).all if where.run in report.runs() else None
+    with Spending(where.journal) as ledger:
+        return ledger.total(where.run) if where.run in ledger.runs() else None
 
 
 def _upstreams(where: Place) -> dict[str, dict[str, int]]:

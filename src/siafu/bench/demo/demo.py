@@ -37,7 +37,8 @@ from siafu.config.effects import SHOP_RULES
 from siafu.gateway.chat import Usage
 from siafu.gateway.pricing import Prices
 from siafu.store.database import Transaction
-from siafu.store.report import Report, Tally
+from siafu.store.report import Report
+from siafu.store.spending import Spending
 
 GLUE = Path(__file__).with_name("glue.py")
 STRONG, CHEAP = "kimi-k2.5", "deepseek-v3.2"
@@ -262,8 +263,8 @@ def _ledger(where: Place, cases: Sequence[Case]) -> Notes:
 
 
 def _spent(where: Place) -> Spent:
-    with Report(where.journal) as report:
-        total: Tally = report.totals(where.run).all
+    with Spending(where.journal) as ledger:
+        total = ledger.total(where.run)
     return Spent(least_pico=total.usd_pico, most_pico=total.usd_pico + total.unknown_pico, unknown_calls=total.unknown)
 
 

@@ -8,8 +8,7 @@ import asyncio
 import json
 import re
 import socket
-from collections.abc import Awaitable, Callable, Iterator, MutableMapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from typing import Any
 
 import msgspec
@@ -24,6 +23,7 @@ from siafu.border.identity import verify
 from siafu.border.listening import bound_host, bound_url
 from siafu.border.secrets import Secret
 from siafu.border.urls import is_loopback
+from siafu.border.web import serve_until
 from siafu.errors import ConfigError, IdentityInvalid
 from siafu.pace.clock import Clock
 
@@ -86,34 +86,8 @@ async def serve_http(
         h11_max_incomplete_event_size=16 * 1024,
         timeout_graceful_shutdown=5,
     )
-    web = _Web(config, on_ready)
-    stopping = asyncio.create_task(_when(stop, web))
-    try:
-        async with plain.run(), streamed.run():
-            await web.serve(sockets=[listening])
-    finally:
-        stopping.cancel()
-
-
-class _Web(uvicorn.Server):
-    """uvicorn, told to stop by us instead of by signals."""
-
-    def __init__(self, config: uvicorn.Config, on_ready: Callable[[], None]) -> None:
-        super().__init__(config)
-        self._on_ready = on_ready
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        self._on_ready()
-
-
-async def _when(stop: asyncio.Event, web: uvicorn.Server) -> None:
-    await stop.wait()
-    web.should_exit = True
+    async with plain.run(), streamed.run():
+        await serve_until(stop.wait, config, listening, on_ready)
 
 
 def _security(hosts: Sequence[str]) -> TransportSecuritySettings:

@@ -1,0 +1,17 @@
+"""Options that several commands have in the same words; those of commands that list records are in `showing`."""
+
+from __future__ import annotations
+
+import typer
+
+Source = typer.Argument(metavar="FILE", help="Requests, one a line; - reads standard input.")
+Written = typer.Argument(metavar="OUT", help="The results file of a run.")
+BaseUrl = typer.Option(None, help="The endpoint, such as https://host/v1. Default: from the settings")
+AllowUnpriced = typer.Option(False, "--allow-unpriced", help="Under a budget, also models without a price.")
+Limit = typer.Option(None, "--limit", min=1, help="Only the first so many lines.")
+Strict = typer.Option(False, "--strict", help="Refuse a file with a line that cannot be used.")
+Fresh = typer.Option(False, "--fresh", help="Start over; what is there is kept as *.bak-N.")
+Quiet = typer.Option(False, "--quiet", "-q", help="No progress.")
+ReadyFile = typer.Option(None, help="Write the URL and pid here, as JSON, once it listens.")
+ParentPid = typer.Option(None, min=1, help="End when this process ends.")
+UrlAsJson = typer.Option(False, "--json", help="Print the URL as JSON.")
