@@ -227,7 +227,7 @@ class Books:
         by = checked_person(by, found.customer, found.actor)
         rows.note(tx, found, "resolved", by=by, psp_refund_id=psp_refund_id)
         if psp_refund_id is None:
-            rows.end(tx, found, "declined", answers.declined("not_made"), by=by)
+            rows.end(tx, found, "declined", answers.given_up("not_made"), by=by)
         elif not self._paid(tx, found, psp_refund_id):
             raise InputError(f"the provider's refund {psp_refund_id[:60]!r} belongs to another one here")
 
