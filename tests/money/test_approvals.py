@@ -14,6 +14,7 @@ from siafu.apps.support.shop.money.approvals import ShopApprovals
 from siafu.apps.support.shop.money.books import Books
 from siafu.apps.support.shop.money.policy import RefundPolicy
 from siafu.apps.support.shop.money.records import Intent, RefundAsk
+from siafu.apps.support.shop.money.refunds import Refunds
 from siafu.apps.support.shop.money.rows import INTENT
 from siafu.errors import InputError, StoreError
 from siafu.store.approval import Approval, ApprovalDesk
@@ -46,6 +47,12 @@ def large(key: str = "1", **more: Any) -> RefundAsk:
 async def waiting(db: Database) -> Approval:
     (found,) = await ShopApprovals(db).approvals("pending")
     return found
+
+
+async def approved(db: Database, refunds: Refunds) -> Approval:
+    """Of a large refund, which nothing has carried out so far."""
+    await refunds.refund(large())
+    return await ShopApprovals(db).decide((await waiting(db)).id, approve=True, by="park")
 
 
 async def test_a_large_refund_waits_for_a_person_with_its_money_reserved(db: Database) -> None:
@@ -136,9 +143,7 @@ async def test_an_approval_that_nothing_ran_for_is_not_used_after_its_time(db: D
     bank = Bank()
     refunds = shop(db, bank, POLICY)
     desk = ShopApprovals(db)
-    await refunds.refund(large())
-    waits = await waiting(db)
-    await desk.decide(waits.id, approve=True, by="park")
+    waits = await approved(db, refunds)
     (before,) = [Intent(**row) for row in db.transact(lambda tx: tx.rows(INTENT))]
     let_days_pass(db, 10)
     if noticed_by == "completer":
@@ -166,8 +171,7 @@ async def test_an_approval_that_nothing_ran_for_is_not_used_after_its_time(db: D
 async def test_an_approved_refund_is_made_until_the_last_moment(db: Database) -> None:
     """Control: one hour less than the approval holds."""
     refunds = shop(db, Bank(), POLICY)
-    await refunds.refund(large())
-    await ShopApprovals(db).decide((await waiting(db)).id, approve=True, by="park")
+    await approved(db, refunds)
     let_days_pass(db, 3 - 1 / 24)
     assert await refunds.complete() == 1
     assert states(db) == {"succeeded": 1}
@@ -179,8 +183,7 @@ async def test_only_what_may_have_been_sent_goes_on_after_the_approval_ends(
 ) -> None:
     bank = Bank(LOOKUP, script=[script])
     refunds = shop(db, bank, POLICY)
-    await refunds.refund(large())
-    await ShopApprovals(db).decide((await waiting(db)).id, approve=True, by="park")
+    await approved(db, refunds)
     await refunds.complete()
     let_days_pass(db, 10)
     await refunds.complete()
@@ -242,8 +245,7 @@ async def test_the_tables_alone_refuse_the_requester(db: Database) -> None:
 async def test_sec18_a_changed_argument_voids_the_decision(db: Database) -> None:
     bank = Bank()
     refunds = shop(db, bank, POLICY)
-    await refunds.refund(large())
-    await ShopApprovals(db).decide((await waiting(db)).id, approve=True, by="park")
+    await approved(db, refunds)
     db.transact(lambda tx: tx.change("UPDATE refund_intent SET amount_minor = 190000"))
     await refunds.complete()
     assert (states(db), bank.calls) == ({"manual_review": 1}, [])

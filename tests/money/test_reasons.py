@@ -9,10 +9,11 @@ import msgspec
 import pytest
 
 from siafu.apps.support.shop.money import answers
+from siafu.apps.support.shop.money.payments import Call, Declined, Outcome
 from siafu.apps.support.shop.money.policy import RefundPolicy, refused
 from siafu.apps.support.shop.money.records import OrderMoney
 from siafu.apps.support.shop.orders import Item
-from siafu.apps.support.shop.refusal import Question, Reason, Refusal, Why
+from siafu.apps.support.shop.refusal import GivenUp, Question, Reason, Refusal, Why
 from siafu.border.identity import Grants
 from siafu.store.database import Database
 
@@ -55,7 +56,7 @@ def test_every_reason_is_given_with_its_facts() -> None:
         "return_window": policy(**arrived(8)),
         "fault_window": policy(reason="faulty", **arrived(31)),
         "final_sale": policy(items=[FOOD], **arrived(1)),
-        **{name: why(answers.declined(name)) for name in ("denied", "expired", "not_carried_out", "not_made")},
+        **{name: why(answers.given_up(name)) for name in get_args(GivenUp)},
         "by_provider": why(answers.declined("card_expired")),
     }
     of_refusals = set(get_args(Reason)) - set(get_args(Question))
@@ -69,6 +70,21 @@ def test_every_reason_is_given_with_its_facts() -> None:
     assert found["return_window"].delivered_at == TODAY - timedelta(days=8)
     assert (found["final_sale"].kept_minor, found["final_sale"].refundable_minor) == (10_000, 0)
     assert found["by_provider"].provider_code == "card_expired"
+
+
+@pytest.mark.parametrize("word", ["card_expired", *get_args(GivenUp)])
+async def test_a_providers_no_is_told_as_its_own_whatever_word_it_has(db: Database, word: str) -> None:
+    """Its words are its own: `expired` is the customer's card, and no approval that came too late."""
+    bank = Bank()
+
+    async def no(call: Call, seconds: float) -> Outcome:
+        return Declined(word)
+
+    bank.refund = no  # type: ignore[method-assign]
+    outcome = await shop(db, bank).refund(ask("1"))
+    assert isinstance(outcome, Refusal) and code(outcome) == "declined"
+    assert (why(outcome).reason, why(outcome).provider_code) == ("by_provider", word)
+    assert "provider" in outcome.message
 
 
 def test_an_order_that_was_refunded_before_the_shop_kept_books_says_when_it_was() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -13,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from money.kit import ask, books, let_time_pass, order
+from money.kit import ask, books, let_time_pass, order, shop, states
 from money.test_approvals import large
 from paysim import Payments, running_payments
 from processes import wait_until
@@ -22,8 +21,8 @@ from siafu.apps.support.shop.database import ShopDatabase
 from siafu.apps.support.shop.money.approvals import ShopApprovals
 from siafu.apps.support.shop.money.payments import HttpPayments
 from siafu.apps.support.shop.money.policy import NO_RULES, RefundPolicy
-from siafu.apps.support.shop.money.refunds import Refunds
 from siafu.pace.clock import SystemClock
+from support.commands import environment
 
 SECONDS = 60.0
 
@@ -43,7 +42,7 @@ class Counter:
         known = {"SIAFU_SHOP_DATABASE_URL": self.url, "SIAFU_PAYMENTS_URL": self.payments.url}
         child = subprocess.Popen(
             [sys.executable, "-m", "siafu", *words],
-            env={**os.environ, "SIAFU_HOME": str(self.folder / "home"), **known, **env},
+            env=environment(SIAFU_HOME=str(self.folder / "home"), **(known | env)),
             cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
         self.running.append(child)
@@ -55,13 +54,9 @@ class Counter:
         assert child.returncode == code, said
         return json.loads(out)
 
-    def states(self) -> dict[str, int]:
-        rows = self.shop.transact(lambda tx: tx.rows("SELECT state, count(*) AS n FROM refund_intent GROUP BY state"))
-        return {row["state"]: row["n"] for row in rows}
-
     async def ask(self, *asks: Any, policy: RefundPolicy = NO_RULES) -> None:
         provider = HttpPayments(self.payments.url)
-        refunds = Refunds(self.shop, provider, policy, clock=SystemClock(), owner="before", lease=15.0)
+        refunds = shop(self.shop, provider, policy, owner="before", lease=15.0)
         for each in asks:
             await refunds.refund(each)
         await refunds.aclose()
@@ -102,7 +97,7 @@ async def test_two_at_once_beside_each_other_pay_once(counter: Counter) -> None:
     """Each refund is carried out by one of them; together they did all."""
     counter.payments.set_faults({"kind": "error_before", "times": 12})
     await counter.ask(*(ask(f"n{n}", 100 + n, order=order(str(3000 + n))) for n in range(12)))
-    assert counter.states() == {"unknown": 12}
+    assert states(counter.shop) == {"unknown": 12}
     let_time_pass(counter.shop)
     children = [counter.start("--json", "--for", "20s") for _ in range(2)]
     told = [json.loads(child.communicate(timeout=SECONDS)[0]) for child in children]
@@ -111,7 +106,7 @@ async def test_two_at_once_beside_each_other_pay_once(counter: Counter) -> None:
     assert sorted(done) == [str(3000 + n) for n in range(12)]
     assert all(each["waiting"] == [] for each in told)
     stats = counter.payments.stats()
-    assert (counter.states(), stats["effects"], stats["duplicates"]) == ({"succeeded": 12}, 12, 0)
+    assert (states(counter.shop), stats["effects"], stats["duplicates"]) == ({"succeeded": 12}, 12, 0)
 
 
 async def test_it_waits_only_as_long_as_it_was_told(counter: Counter) -> None:
@@ -138,7 +133,7 @@ async def test_it_says_what_holds_a_refund_up(counter: Counter, tmp_path: Path) 
     let_time_pass(counter.shop)
     waits = counter.settle("--payments-name", "another bank")["waiting"]
     assert [one["waits_for"] for one in waits] == [f"its provider, {one['refund']['provider']}" for one in waits]
-    assert (len(waits), counter.states()) == (2, {"unknown": 2})
+    assert (len(waits), states(counter.shop)) == (2, {"unknown": 2})
     let_time_pass(counter.shop)
     done = counter.settle("--for", "20s", SIAFU_PAYMENTS_NAME=waits[0]["refund"]["provider"])["done"]
     assert [one["state"] for one in done] == ["succeeded", "succeeded"]
@@ -159,10 +154,10 @@ async def test_ctrl_c_ends_it_in_good_order(counter: Counter) -> None:
     let_time_pass(counter.shop)
     counter.payments.set_faults({"kind": "slow", "wait": 2.0})
     child = counter.start("--for", "5m")
-    assert wait_until(lambda: counter.states() == {"dispatching": 1}, SECONDS)
+    assert wait_until(lambda: states(counter.shop) == {"dispatching": 1}, SECONDS)
     child.send_signal(signal.SIGTERM)
     out, said = child.communicate(timeout=SECONDS)
-    assert (child.returncode, counter.states(), "succeeded" in out) == (130, {"succeeded": 1}, True), said
+    assert (child.returncode, states(counter.shop), "succeeded" in out) == (130, {"succeeded": 1}, True), said
     assert "same command" in said and "Traceback" not in said
 
 

@@ -31,13 +31,24 @@ class Open(NamedTuple):
     code: str
 
 
+class Mark(msgspec.Struct):
+    """What the outcome of a tool's entry says: the key of its effect, the code of its result or error, and whether that
+    is a result after which it may be done later.
+    """
+
+    effect_key: str = ""
+    code: str = ""
+    later: bool = False
+
+
+def mark(entry: JournalEntry) -> Mark:
+    """Of an entry that has an outcome."""
+    return msgspec.json.decode(entry.outcome, type=Mark)
+
+
 def failed(entry: JournalEntry) -> bool:
     """Whether a call that had no effect came to nothing, and may come to more when it is made anew."""
-    return entry.kind == "fault" or (entry.kind == "tool" and msgspec.json.decode(entry.outcome, type=_Said).later)
-
-
-class _Said(msgspec.Struct):
-    later: bool = False
+    return entry.kind == "fault" or (entry.kind == "tool" and mark(entry).later)
 
 
 class Replay:

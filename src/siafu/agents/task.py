@@ -13,7 +13,7 @@ from typing import Any, TypedDict, Unpack
 import msgspec
 
 from siafu.agents.faults import NOT_SENT, PAUSING, freeze, thaw
-from siafu.agents.replay import EFFECTS, Open, Replay
+from siafu.agents.replay import EFFECTS, Mark, Open, Replay, mark
 from siafu.agents.strands import Place
 from siafu.border.canonical import dumps, fingerprint
 from siafu.errors import ApprovalPending, ModelError, OutcomeUnknown, ToolDenied, ToolFault, ToolUnavailable
@@ -188,11 +188,13 @@ class TaskContext:
         place = self._replay.place(self._path)
         asked = fingerprint([name, arguments])
         found = self._replay.take(place, _TOOL, asked)
+        key = "" if found is None else _undecided(found)
+        offered = await self._offered(name) if key else None
         if found is None:
             result = await self._use(name, arguments, place, asked)
-        elif (key := _undecided(found)) and await self._guarded(name):
+        elif offered is not None and offered.guarded:
             result = await self._do(msgspec.structs.replace(found, kind="effect"), name, arguments, key, told=found)
-        elif key and found.kind != "intent" and await self._offered(name) is None:  # perhaps not for good
+        elif key and found.kind != "intent" and offered is None:  # perhaps not for good
             result = self._told_again(name, key, found)
         elif found.kind == "intent":
             raise OutcomeUnknown(
@@ -241,7 +243,7 @@ class TaskContext:
     ) -> ToolResult:
         """Call the tool and journal its answer. told: what an earlier call under `key` came to, which was open."""
         call = msgspec.structs.replace(self._call_at(entry), effect_key=key)
-        before = "" if told is None or told.kind == "intent" else _mark(told).code
+        before = "" if told is None or told.kind == "intent" else mark(told).code
         try:
             result = await self._call_tool(name, arguments, call)
         except ToolFault as error:
@@ -263,7 +265,7 @@ class TaskContext:
 
     def _told_again(self, name: str, key: str, told: JournalEntry) -> ToolResult:
         """Nothing has changed but words, so what was told stands, and no model is asked anew."""
-        self._note(name, key, told, _mark(told).code)
+        self._note(name, key, told, mark(told).code)
         return msgspec.json.decode(self._replayed(told, "tool").outcome, type=ToolResult)
 
     def _note(self, name: str, key: str, entry: JournalEntry, code: str) -> None:
@@ -293,10 +295,6 @@ class TaskContext:
     async def _offered(self, name: str) -> Tool | None:
         tools = () if self._around.tools is None else await self._around.tools.list()
         return next((tool for tool in tools if tool.name == name), None)
-
-    async def _guarded(self, name: str) -> bool:
-        tool = await self._offered(name)
-        return tool is not None and tool.guarded
 
     async def _call_tool(self, name: str, arguments: Mapping[str, Any], call: CallContext) -> ToolResult:
         tools = self._around.tools
@@ -356,27 +354,13 @@ def _has_effect(tool: Tool) -> bool:
     return not (tool.read_only or tool.idempotent)
 
 
-class _Mark(msgspec.Struct):
-    """What the outcome of an effect's entry says: its key, the code of its result or error, and whether that is a
-    result after which it may be done later.
-    """
-
-    effect_key: str = ""
-    code: str = ""
-    later: bool = False
-
-
-def _mark(entry: JournalEntry) -> _Mark:
-    return msgspec.json.decode(entry.outcome, type=_Mark)
-
-
 def _marked(result: ToolResult | None, key: str) -> bytes:
-    return dumps({**msgspec.to_builtins(result or _Mark()), "effect_key": key} if key else result)
+    return dumps({**msgspec.to_builtins(result or Mark()), "effect_key": key} if key else result)
 
 
 def _undecided(entry: JournalEntry) -> str:
     """The key of an effect under a contract whose outcome is still open; empty for every other entry."""
     if entry.kind not in EFFECTS or entry.outcome == b"null":
         return ""
-    mark = _mark(entry)
-    return mark.effect_key if entry.kind != "effect" or mark.later else ""
+    said = mark(entry)
+    return said.effect_key if entry.kind != "effect" or said.later else ""

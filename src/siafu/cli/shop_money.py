@@ -181,10 +181,8 @@ def _show_settled(shop: ShopDatabase, settled: _Settled, as_json: bool) -> None:
     from siafu.apps.support.shop.money.settling import waits_for
 
     every = _told(shop, None)
-    off = {
-        tenant: shop.transact(lambda tx, tenant=tenant: brakes.stopped(tx, TOOL, tenant)) is not None  # type: ignore[misc]
-        for tenant in {one.tenant_id for one in every}
-    }
+    tenants = {one.tenant_id for one in every}
+    off = shop.transact(lambda tx: {tenant: brakes.stopped(tx, TOOL, tenant) is not None for tenant in tenants})
     waiting = [
         (one, why) for one in every if (why := waits_for(one, settled.present, off=off[one.tenant_id], now=time.time()))
     ]

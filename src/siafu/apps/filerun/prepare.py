@@ -81,7 +81,7 @@ def ready(job: FileJob, where: Place, options: FileOptions, watch: Watcher) -> I
             lines=found.lines,
             index=found.index,
             skip=done | failed,
-            waiting={key: reason for key, (_, reason) in waiting.items()},
+            waiting=dict(waiting.values()),
             plan=plan,
             retry_failed=options.retry_failed,
         )
@@ -97,7 +97,7 @@ def _reconcile(job: FileJob, where: Place, found: Checked, retry: bool, watch: W
     done, failed, waiting = _left_behind(job, where, found, watch)
     if retry:
         failed = Bits(found.lines)
-    _check_unchanged(where, found.index, done | failed | _lines_of(found, waiting))
+    _check_unchanged(where, found.index, done | failed | Bits(found.lines, waiting))
     for path in where.outputs:
         sift(path, lambda line: not _obsolete(job.read_back(line), found.index, done, retry))
     found.index.save(where.index)
@@ -105,15 +105,11 @@ def _reconcile(job: FileJob, where: Place, found: Checked, retry: bool, watch: W
 
 
 class _Left(NamedTuple):
-    """Lines whose ids have a good record, and a failed one; ids with a record that waits, their lines and what for."""
+    """Lines whose ids have a good record, a failed one, and one that waits: those with the id and what for."""
 
     done: Bits
     failed: Bits
-    waiting: dict[str, tuple[int, str]]
-
-
-def _lines_of(found: Checked, waiting: Mapping[str, tuple[int, str]]) -> Bits:
-    return Bits(found.lines, (line for line, _ in waiting.values()))
+    waiting: dict[int, tuple[str, str]]
 
 
 def _tell_bad(found: Checked, strict: bool, watch: Watcher) -> None:
@@ -129,7 +125,7 @@ def _tell_bad(found: Checked, strict: bool, watch: Watcher) -> None:
 
 def _left_behind(job: FileJob, where: Place, found: Checked, watch: Watcher) -> _Left:
     """What the output files hold. An id counts once: as good, else as waiting, else as failed."""
-    done, failed, waiting = Bits(found.lines), Bits(found.lines), dict[str, tuple[int, str]]()
+    done, failed, waiting = Bits(found.lines), Bits(found.lines), dict[int, tuple[str, str]]()
     strangers = twice = 0
     for path in where.outputs:
         for written in records(job, path):
@@ -138,12 +134,12 @@ def _left_behind(job: FileJob, where: Place, found: Checked, watch: Watcher) -> 
             if line is None or written.key is None:
                 continue
             if written.waits:
-                waiting[written.key] = line, written.reason
+                waiting[line] = written.key, written.reason
             else:
                 twice += written.ok and line in done
                 (done if written.ok else failed).add(line)
-    waiting = {key: (line, reason) for key, (line, reason) in waiting.items() if line not in done}
-    failed = failed - done - _lines_of(found, waiting)
+    waiting = {line: told for line, told in waiting.items() if line not in done}
+    failed = failed - done - Bits(found.lines, waiting)
     if strangers and not done and not failed and not waiting:
         raise InputError(
             f"none of the ids in {where.out} stands in this input, so nothing was written there; choose another "

@@ -11,6 +11,8 @@ SHOP_ZONE = timezone(timedelta(hours=9))  # in which the shop names times
 
 # Why a person decides about a refund first.
 Question = Literal["amount", "second_refund", "equal_amount", "daily_refunds", "low_trust"]
+# Why one that was begun came to nothing, beside the payment provider's no: the reasons of ours for `declined`.
+GivenUp = Literal["denied", "expired", "not_carried_out", "not_made"]
 # Why there is no refund, or none yet, as far as the code leaves it open. What is told to a customer for each:
 # `support.letter`.
 Reason = Literal[
@@ -28,17 +30,10 @@ Reason = Literal[
     "fault_window",
     "final_sale",
     # declined
-    "denied",
-    "expired",
-    "not_carried_out",
-    "not_made",
+    GivenUp,
     "by_provider",
     # pending_approval: the first of the questions
-    "amount",
-    "second_refund",
-    "equal_amount",
-    "daily_refunds",
-    "low_trust",
+    Question,
 ]
 _Minor = Annotated[int, msgspec.Meta(ge=0, le=10**12)]
 

@@ -9,7 +9,7 @@ import msgspec
 
 from siafu.apps.support.shop.money.records import Intent, OrderMoney, RefundDone, RefundOutcome
 from siafu.apps.support.shop.orders import Currency, money_text
-from siafu.apps.support.shop.refusal import SHOP_ZONE, Reason, Refusal, Why
+from siafu.apps.support.shop.refusal import SHOP_ZONE, GivenUp, Reason, Refusal, Why
 
 UNAVAILABLE = Refusal(
     code="payments_unavailable",
@@ -17,6 +17,12 @@ UNAVAILABLE = Refusal(
     retryable=True,
 )
 _ASK_NO_MORE = "Do not ask again with another amount or order: the shop finds out by itself."
+_GIVEN_UP: dict[GivenUp, str] = {
+    "denied": "A person decided against this refund. Nothing was refunded.",
+    "expired": "Nobody approved this refund in time, so it was given up. Nothing was refunded.",
+    "not_carried_out": "This refund was approved, but not carried out in time. Nothing was refunded.",
+    "not_made": "This refund was not made.",
+}
 
 
 def done(intent: Intent, money: OrderMoney) -> RefundDone:
@@ -32,24 +38,15 @@ def done(intent: Intent, money: OrderMoney) -> RefundDone:
     )
 
 
-def declined(why: str) -> Refusal:
-    """Final: the money was not moved and is free again. `why`: denied, expired, not_carried_out, not_made, or
-    the provider's code.
-    """
-    ours: dict[str, tuple[Reason, str]] = {
-        "denied": ("denied", "A person decided against this refund. Nothing was refunded."),
-        "expired": ("expired", "Nobody approved this refund in time, so it was given up. Nothing was refunded."),
-        "not_carried_out": (
-            "not_carried_out",
-            "This refund was approved, but not carried out in time. Nothing was refunded.",
-        ),
-        "not_made": ("not_made", "This refund was not made."),
-    }
-    if why not in ours:
-        message = "The payment provider declined this refund. Nothing was refunded."
-        return Why(reason="by_provider", provider_code=why).refusal("declined", message)
-    reason, message = ours[why]
-    return Why(reason=reason).refusal("declined", message)
+def declined(code: str) -> Refusal:
+    """Final: the provider will not make it, and says so by its `code`. The money was not moved and is free again."""
+    message = "The payment provider declined this refund. Nothing was refunded."
+    return Why(reason="by_provider", provider_code=code).refusal("declined", message)
+
+
+def given_up(reason: GivenUp) -> Refusal:
+    """Final as well, and decided here."""
+    return Why(reason=reason).refusal("declined", _GIVEN_UP[reason])
 
 
 def answer(intent: Intent, *, replayed: bool = True) -> RefundOutcome:

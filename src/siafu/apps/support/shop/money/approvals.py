@@ -8,6 +8,7 @@ from uuid import uuid4
 
 from siafu.apps.support.shop.money import answers, rows
 from siafu.apps.support.shop.money.records import TOOL, Intent
+from siafu.apps.support.shop.refusal import GivenUp
 from siafu.border.canonical import canonical
 from siafu.border.text import clean, preview
 from siafu.errors import InputError
@@ -84,8 +85,8 @@ def lapse(tx: Transaction, found: Intent) -> bool:
         "UPDATE approval SET state = 'expired' WHERE id = :id AND expires_at <= {now}", id=found.approval_id
     ):
         return False
-    why = "expired" if found.state == "pending_approval" else "not_carried_out"
-    rows.end(tx, found, "cancelled", answers.declined(why), why=why)
+    why: GivenUp = "expired" if found.state == "pending_approval" else "not_carried_out"
+    rows.end(tx, found, "cancelled", answers.given_up(why), why=why)
     return True
 
 
@@ -153,7 +154,7 @@ def decide_now(tx: Transaction, approval_id: str, *, approve: bool, by: str, not
         )
         rows.note(tx, found, "approved", by=by, approval=approval_id)
     else:
-        rows.end(tx, found, "rejected", answers.declined("denied"), by=by, approval=approval_id)
+        rows.end(tx, found, "rejected", answers.given_up("denied"), by=by, approval=approval_id)
     return Approval(**tx.rows(_ONE, id=approval_id)[0])
 
 

@@ -26,6 +26,9 @@ from siafu.store.effect_people import checked_person
 
 _DAY = 86_400
 _NOTHING = ", ".join(f"'{state}'" for state in WITHOUT_EFFECT)
+# What is carried on at the provider :psp, and when its turn is.
+_GOES_ON = "WHERE state IN ('reserved', 'dispatching', 'unknown') AND (attempts = 0 OR psp = :psp)"
+_DUE_AT = f"coalesce({rows.UNTIL}, 0.0)"
 
 
 class Refused(Exception):
@@ -181,11 +184,8 @@ class Books:
     def due(self, tx: Transaction, psp: str, most: int) -> list[Intent]:
         """Refunds for this provider that nobody is carrying out and whose time has come, oldest first."""
         found = tx.rows(
-            rows.INTENT
-            + """WHERE state IN ('reserved', 'dispatching', 'unknown') AND (attempts = 0 OR psp = :psp)
-                AND (lease_until IS NULL OR lease_until < {now})
-                AND (next_attempt_at IS NULL OR next_attempt_at < {now})
-                ORDER BY created_at LIMIT :most {for_update} {skip_locked}""",
+            f"{rows.INTENT} {_GOES_ON} AND {_DUE_AT} < {{now}}"
+            " ORDER BY created_at LIMIT :most {for_update} {skip_locked}",
             psp=psp,
             most=most,
         )
@@ -193,13 +193,8 @@ class Books:
 
     def next_due(self, tx: Transaction, psp: str) -> float | None:
         """Seconds until the first of them is due, 0.0 = now; None = there is none."""
-        row = tx.row(
-            """SELECT min(CASE WHEN coalesce(lease_until, 0.0) > coalesce(next_attempt_at, 0.0) THEN lease_until
-                   ELSE coalesce(next_attempt_at, 0.0) END) - {now} AS seconds
-               FROM refund_intent WHERE state IN ('reserved', 'dispatching', 'unknown')
-               AND (attempts = 0 OR psp = :psp)""",
-            psp=psp,
-        )
+        first = f"SELECT min({_DUE_AT}) - {{now}} AS seconds FROM refund_intent {_GOES_ON}"  # noqa: S608
+        row = tx.row(first, psp=psp)
         return None if row is None or row["seconds"] is None else max(0.0, row["seconds"])
 
     def leave(self, tx: Transaction, psp: str) -> list[Intent]:
@@ -227,7 +222,7 @@ class Books:
         by = checked_person(by, found.customer, found.actor)
         rows.note(tx, found, "resolved", by=by, psp_refund_id=psp_refund_id)
         if psp_refund_id is None:
-            rows.end(tx, found, "declined", answers.declined("not_made"), by=by)
+            rows.end(tx, found, "declined", answers.given_up("not_made"), by=by)
         elif not self._paid(tx, found, psp_refund_id):
             raise InputError(f"the provider's refund {psp_refund_id[:60]!r} belongs to another one here")
 

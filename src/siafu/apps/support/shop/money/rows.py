@@ -10,6 +10,8 @@ from siafu.border.canonical import dumps
 from siafu.store.database import Transaction
 
 LEFT = "waits_for_its_provider"  # the event of `left`
+# When the lease or the pause ends that a refund waits for; NULL = it has neither.
+UNTIL = "CASE WHEN lease_until > coalesce(next_attempt_at, 0.0) THEN lease_until ELSE next_attempt_at END"
 _STORED = ", ".join(name for name in Intent.__struct_fields__ if name not in ("questions", "now"))
 INTENT = (
     f"SELECT {_STORED}, (SELECT approval.reason FROM approval WHERE approval.id = approval_id) AS questions, "  # noqa: S608
@@ -52,15 +54,15 @@ def money(tx: Transaction, tenant: str, payment_id: str) -> OrderMoney | None:
 def told(tx: Transaction, state: State | None = None) -> list[Told]:
     """All refunds of this state (None = all), oldest first."""
     found = tx.rows(
-        """SELECT refund_id, tenant_id, customer, order_id, amount_minor, currency, state, attempts, psp AS provider,
+        f"""SELECT refund_id, tenant_id, customer, order_id, amount_minor, currency, state, attempts, psp AS provider,
                psp_key AS reference, psp_refund_id AS paid_as, approval_id, created_at, updated_at,
                CASE WHEN state = 'pending_approval' THEN
                        (SELECT expires_at FROM approval WHERE approval.id = refund.approval_id)
-                   WHEN lease_until > coalesce(next_attempt_at, 0.0) THEN lease_until
-                   ELSE next_attempt_at END AS until,
+                   ELSE {UNTIL} END AS until,
                (SELECT kind || ' ' || data FROM refund_event AS event WHERE event.refund_id = refund.refund_id
                 ORDER BY seq DESC LIMIT 1) AS last
-           FROM refund_intent AS refund WHERE :state = '' OR state = :state ORDER BY created_at, refund_id""",
+           FROM refund_intent AS refund WHERE :state = '' OR state = :state
+           ORDER BY created_at, refund_id""",  # noqa: S608 - the words are ours
         state=state or "",
     )
     return [Told(**row) for row in found]

@@ -20,13 +20,14 @@ async def settle(refunds: Refunds, clock: Clock, seconds: float, told: Callable[
     cancelled, the attempts under way go on: `Refunds.aclose` waits for them.
     """
     ends = clock.now() + seconds
+    carried: list[Intent] = []  # in this round
+
+    def note(refund: Intent) -> None:
+        carried.append(refund)
+        told(refund)
+
     while True:
-        carried: list[Intent] = []
-
-        def note(refund: Intent, carried: list[Intent] = carried) -> None:
-            carried.append(refund)
-            told(refund)
-
+        carried.clear()
         try:
             await refunds.complete(note)
             due_in = await refunds.next_due()
