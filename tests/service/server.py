@@ -117,7 +117,6 @@ async def server(
         support=support,
         identity_key=identity_key,
         simulated=False,
-        remarks=(),
     )
     ring = KeyRing(parts.keys, clock, open_until_first=True)
     await ring.refresh()

@@ -116,6 +116,16 @@ def test_two_variables_are_enough(tmp_path: Path) -> None:
         assert "안녕하세요".encode() not in everything  # SEC24: nothing that was said is kept
 
 
+def test_the_budget_a_day_of_the_home_holds_here_too(tmp_path: Path) -> None:
+    (tmp_path / "siafu.toml").write_text('[budgets]\nday = "0.01 USD"\n')
+    with running_sim() as sim, in_front_of(sim, tmp_path) as process:
+        assert process.ask()[0] == 200
+        status, headers, body = process.ask(max_tokens=100_000)  # could cost more than the day has
+        assert (status, json.loads(body)["error"]["code"]) == (429, "budget_reached")
+        assert "retry-after" not in headers and sim.stats()["requests"] == 1
+        assert process.ask()[0] == 200
+
+
 def test_without_an_endpoint_the_simulated_one_is_labelled(tmp_path: Path) -> None:
     process = Process(tmp_path)
     assert process.ready["simulated"] is True

@@ -107,9 +107,7 @@ async def _run(
     from siafu.service.app import App
     from siafu.service.server import serve
 
-    async with stopping(parent_pid) as stops, serving(settings) as parts:
-        for remark in parts.remarks:
-            typer.echo(f"siafu: {remark}", err=True)
+    async with stopping(parent_pid) as stops, serving(settings, _say) as parts:
         ring = KeyRing(parts.keys, parts.clock, open_until_first=door.loopback)
         await ring.refresh()
         if not door.loopback and not ring.active:
@@ -123,3 +121,7 @@ async def _run(
             return await serve(served, door.listening, stops, grace=grace, on_ready=lambda: ready(parts.simulated))
         finally:
             watching.cancel()
+
+
+def _say(notice: str) -> None:
+    typer.echo(f"siafu: {notice}", err=True)

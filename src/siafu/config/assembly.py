@@ -86,9 +86,8 @@ async def opened(settings: Settings, plan: Plan) -> AsyncIterator[House]:
                 plan.notice(NOTICE)
             ways = await stack.enter_async_context(open_ways(settings))
             upstream = ways[0].upstream
-            gateway = build_gateway(
-                settings, ways, MemoryLedger() if store is None else store.ledger, accounts, _told(plan)
-            )
+            ledger = MemoryLedger() if store is None else store.ledger
+            gateway = build_gateway(settings, ways, ledger, accounts, told(plan.observer, plan.notice))
             stack.push_async_callback(gateway.aclose)
             await stack.enter_async_context(following_keys(settings, gateway, plan.notice))
             endpoint = gateway
@@ -128,9 +127,9 @@ def check_prices(settings: Settings, plan: Plan, models: Collection[str]) -> Non
         )
 
 
-def _told(plan: Plan) -> Observer:
-    """The plan's observer; that limits are not shared is said once as a notice too."""
-    notice, said = plan.notice, set[str]()
+def told(observer: Observer, notice: Callable[[str], None] | None) -> Observer:
+    """`observer`; that limits are not shared is said once as a notice too."""
+    said = set[str]()
 
     def tell(event: Event) -> None:
         if isinstance(event, LimitsShared) and event.alone and notice is not None and not said:
@@ -138,7 +137,7 @@ def _told(plan: Plan) -> Observer:
             part = "all of" if event.processes == 1 else f"one in {event.processes} of"
             notice(f"Redis does not share the limits now: this process uses {part} them. {event.why}")
 
-    return plan.observer if notice is None else fan_out(plan.observer, tell)
+    return observer if notice is None else fan_out(observer, tell)
 
 
 def build_gateway(

@@ -9,7 +9,8 @@ from functools import partial
 import msgspec
 
 from siafu.border.secrets import Secret
-from siafu.config.assembly import build_gateway
+from siafu.config.assembly import build_gateway, told
+from siafu.config.budgets import open_accounts
 from siafu.config.client_keys import LEDGER, RUN, client_keys, customer_key
 from siafu.config.settings import Settings
 from siafu.config.simulated import NOTICE
@@ -49,7 +50,7 @@ def _nobody_waits(task: str) -> None:
 
 class Serving(msgspec.Struct, frozen=True, kw_only=True):
     """The built parts. spent: as in `service.budgets`. models: the upstream's list, as it is asked. support: the swarm,
-    or why there is none. identity_key: checks who a customer is. remarks: what an operator should know at the start.
+    or why there is none. identity_key: checks who a customer is.
     """
 
     clock: Clock
@@ -62,33 +63,32 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True):
     support: SupportSwarm | str
     identity_key: Secret | None
     simulated: bool
-    remarks: Sequence[str]
 
 
 @contextlib.asynccontextmanager
-async def serving(settings: Settings) -> AsyncIterator[Serving]:
-    """Build everything, and close it again with the block. One process serves from a home folder at a time.
+async def serving(settings: Settings, notice: Callable[[str], None]) -> AsyncIterator[Serving]:
+    """Build everything, and close it again with the block. One process serves from a home folder at a time. notice:
+    told what an operator should know, at the start and later.
 
     Raises: ConfigError, StoreError; StoreBusy when another one does.
     """
-    clock, accounts, remarks = SystemClock(), Accounts(), []
+    clock = SystemClock()
     async with contextlib.AsyncExitStack() as stack:
         ways = await stack.enter_async_context(open_ways(settings))
         if settings.simulated:
-            remarks.append(NOTICE)
+            notice(NOTICE)
+        accounts = await stack.enter_async_context(open_accounts(settings, settings.home / LEDGER, clock))
         keys = await stack.enter_async_context(client_keys(settings))
         store = SqliteStore(settings.home / LEDGER)
         run = store.run(RUN)
         stack.push_async_callback(run.aclose)
         state = await run.begin("")
         if state.in_flight:
-            remarks.append(
-                f"{state.in_flight} calls were in flight when the last process ended: lost_in_crash in the ledger"
-            )
+            notice(f"{state.in_flight} calls were in flight when the last process ended: lost_in_crash in the ledger")
         departures = Departures(run.ledger)
-        gateway = build_gateway(settings, ways, departures, accounts, nobody)
+        gateway = build_gateway(settings, ways, departures, accounts, told(nobody, notice))
         stack.push_async_callback(gateway.aclose)
-        await stack.enter_async_context(following_keys(settings, gateway))
+        await stack.enter_async_context(following_keys(settings, gateway, notice))
         support = await stack.enter_async_context(support_swarm(settings, gateway))
 
         async def spent(key: str, since: float) -> tuple[int, int]:
@@ -105,5 +105,4 @@ async def serving(settings: Settings) -> AsyncIterator[Serving]:
             support=support,
             identity_key=customer_key(),
             simulated=settings.simulated,
-            remarks=remarks,
         )
