@@ -30,7 +30,7 @@ demo-local: $(VENV)/.runtime  ## the support swarm on a real local model: make d
 	@$(BIN)/siafu demo --local $(ARGS)
 
 test: $(VENV)/.dev  ## the whole test suite
-	@$(BIN)/python -m pytest -q -n 2 --dist worksteal $(ARGS)
+	@$(BIN)/python -m pytest -q -n 3 --dist worksteal $(ARGS)
 
 KILLS ?= 1000
 STOPS ?= 50
