@@ -18,6 +18,7 @@ from typing import Any
 
 import msgspec
 
+from here import command
 from siafu.apps.support.examples import TEXTS, KnownOrder, example_requests
 from siafu.apps.support.requests import CustomerRequest
 from siafu.apps.support.shop.catalogue import products
@@ -65,11 +66,8 @@ def environment(**more: str) -> dict[str, str]:
 
 
 def siafu(folder: Path, *words: str, **more: str) -> subprocess.CompletedProcess[str]:
-    """Run a command to its end."""
-    command = [sys.executable, "-m", "siafu", *words]
-    return subprocess.run(
-        command, cwd=folder, env=environment(**more), capture_output=True, text=True, timeout=SECONDS, check=False
-    )
+    """A command from its start to its end, in this process."""
+    return command(folder, *words, environment=environment(**more))
 
 
 def until(true: Callable[[], object], what: str, seconds: float = SECONDS) -> None:
