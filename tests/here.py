@@ -4,12 +4,14 @@ the command, not its process: a start costs more than most commands do.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import io
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from unittest import mock
 
@@ -20,20 +22,36 @@ PROGRAM = str(Path(siafu.__file__).with_name("__main__.py"))
 
 
 def command(folder: Path, *words: str, environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
-    """The ended command, as `subprocess.run(..., text=True)` gives it. It has an event loop of its own, so the caller
-    must not be in one.
+    """The ended command, as `subprocess.run(..., text=True)` gives it. From a coroutine only one that handles no
+    signals.
     """
-    streams = {name: io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True) for name in ("stdout", "stderr")}
+    out, err = io.BytesIO(), io.BytesIO()
     with (
         contextlib.chdir(folder),
         mock.patch.dict(os.environ, environment, clear=True),
-        mock.patch.multiple(sys, argv=[PROGRAM, *words], **streams),
+        mock.patch.object(sys, "argv", [PROGRAM, *words]),
+        contextlib.redirect_stdout(io.TextIOWrapper(out, "utf-8", write_through=True)),
+        contextlib.redirect_stderr(io.TextIOWrapper(err, "utf-8", write_through=True)),
     ):
-        code: object = None
-        try:
-            main(list(words))
-        except SystemExit as ended:
-            code = ended.code
-    assert isinstance(code, int)
-    told = {name: stream.buffer.getvalue().decode() for name, stream in streams.items()}  # type: ignore[attr-defined]
-    return subprocess.CompletedProcess(["siafu", *words], code, **told)
+        code = _outside_a_loop(words)
+        told = out.getvalue().decode(), err.getvalue().decode()
+    return subprocess.CompletedProcess(["siafu", *words], code, *told)
+
+
+def _outside_a_loop(words: Sequence[str]) -> int:
+    """The exit code. A command has an event loop of its own, so where one is running it gets a thread."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return _ended(words)
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(_ended, words).result()
+
+
+def _ended(words: Sequence[str]) -> int:
+    try:
+        main(list(words))
+    except SystemExit as ended:
+        assert isinstance(ended.code, int)
+        return ended.code
+    raise AssertionError("a command ends its process")

@@ -165,7 +165,7 @@ def postgres_url(postgres: Postgres) -> Iterator[str]:
     """The address of an empty database."""
     name = f"t{uuid.uuid4().hex}"
     with postgres.connect() as connection:
-        connection.execute(f'CREATE DATABASE "{name}"')
+        connection.execute(f'CREATE DATABASE "{name}" STRATEGY FILE_COPY')  # half the work of writing it to the log
     yield postgres.url(name)
     with postgres.connect() as connection:
         connection.execute(f'DROP DATABASE "{name}" WITH (FORCE)')

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from here import command
 from processes import wait_until
 
 from .cash import LOOKUP
@@ -65,14 +66,9 @@ class Till:
 
     def command(self, *words: str) -> Any:
         """`siafu ... --json` on the same home."""
-        done = subprocess.run(
-            [sys.executable, "-P", "-m", "siafu", *words, "--json"],
-            env={**os.environ, "SIAFU_HOME": str(self.folder), "SIAFU_DATABASE_URL": self.url},
-            capture_output=True,
-            text=True,
-            timeout=SECONDS,
-            check=True,
-        )
+        home = {**os.environ, "SIAFU_HOME": str(self.folder), "SIAFU_DATABASE_URL": self.url}
+        done = command(self.folder, *words, "--json", environment=home)
+        assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)
 
 
