@@ -1,5 +1,6 @@
-"""`siafu WORDS` in this process: what it prints, and the exit code that its process would have. For tests whose point is
-the command, not its process: a start costs more than most commands do.
+"""`siafu WORDS` in this process: what it prints, and the exit code that its process would have.
+
+For tests whose point is the command, not its process: a start costs more than most commands do.
 """
 
 from __future__ import annotations

@@ -28,6 +28,14 @@ from sim import SRC, Sim
 SECONDS = 60.0  # the longest that anything here may take
 # Prices are known for these names, so every call has a cost.
 MODELS = {"SIAFU_STRONG_MODEL": "kimi-k2.5", "SIAFU_CHEAP_MODEL": "deepseek-v3.2"}
+# Settings: the shop's own rule for refunds, but who takes over from a killed process waits less for it.
+SHORT_LEASE = """[tools.effects."shop.process_refund"]
+key = ["request", "order_id"]
+ignore = ["reason"]
+unclear = ["shop_unavailable"]
+honours_key = true
+lease_seconds = 5
+"""
 
 
 def examples(count: int) -> list[CustomerRequest]:
