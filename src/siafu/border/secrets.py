@@ -63,11 +63,11 @@ _known: set[str] = set()
 
 def redact(text: str) -> str:
     """`text` with every known secret and everything that looks like one replaced by `***`; what overlaps is one."""
-    spans = [match.span() for match in _PATTERNS.finditer(text)]
-    for value in _known:
-        spans += [match.span() for match in re.finditer(re.escape(value), text)] if value in text else []
-    if not spans:
+    known = [value for value in _known if value in text]
+    if not known and _PATTERNS.search(text) is None:  # nearly always, and every answer passes here
         return text
+    spans = [match.span() for match in _PATTERNS.finditer(text)]
+    spans += [match.span() for value in known for match in re.finditer(re.escape(value), text)]
     parts, end = [], 0
     for begin, stop in sorted(spans):
         if begin >= end:

@@ -7,8 +7,8 @@ from typing import Protocol
 import msgspec
 
 
-class Event(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Base of all events; `run` names the run they belong to."""
+class Event(msgspec.Struct, frozen=True, kw_only=True, tag=True, gc=False):
+    """Base of all events; `run` names the run they belong to. Their fields are text and numbers: no cycle can form."""
 
     run: str = ""
 
