@@ -186,7 +186,7 @@ def _by_hand(reason: str) -> str:
 def _end(state: Any, reason: str) -> Move:
     from siafu.store.canary_records import Move
 
-    return Move(state=state, stage=0, reason=_by_hand(reason))
+    return Move(state=state, reason=_by_hand(reason))
 
 
 def _moving(

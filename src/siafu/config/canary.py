@@ -136,6 +136,7 @@ class _Follower:
         if last is None or (self._last and (last.id, last.number) == (self._last.id, self._last.number)):
             return
         self._gateway.divide(Split(seen.canaries))
+        self._tally.anew()
         if self._last is not None or last.state == "running":
             self._tell(last)
         self._last = last

@@ -58,6 +58,10 @@ class Tally:
         counts, self._counts = self._counts, {}
         return {key: count.numbers() for key, count in counts.items()}
 
+    def anew(self) -> None:
+        """A window begins: a task that goes on counts in it too."""
+        self._tasks.clear()
+
     def _charge(self, count: _Count, task: tuple[int, Side, str, str], usd_pico: int | None) -> None:
         count.unpriced += usd_pico is None
         before = self._tasks.pop(task, None) if task[3] else None

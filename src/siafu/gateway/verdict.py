@@ -120,7 +120,10 @@ def _failures(old: Numbers, new: Numbers, worse: float) -> Finding:
     new_low, new_high = wilson(_failed(new), new.calls, Z)
     low = is_ - was - math.hypot(is_ - new_low, old_high - was)
     high = is_ - was + math.hypot(new_high - is_, was - old_low)
-    told = f"{is_:.2%} failed, {was:.2%} of the old side; {low:+.2%} to {high:+.2%}, allowed {worse:+.2%}"
+    told = (
+        f"{100 * is_:.2f} % failed, {100 * was:.2f} % of the old side; {100 * low:+.2f} to {100 * high:+.2f} points, "
+        f"allowed {100 * worse:+g}"
+    )
     return Finding(what="failures", state="good" if high <= worse else "bad" if low > worse else "open", told=told)
 
 
@@ -129,7 +132,7 @@ def _latency(old: Numbers, new: Numbers, slower: float) -> Finding:
     if above is None or not new.ok:
         return Finding(what="latency", state="open", told="no answers to compare")
     share, error = above / new.ok, math.sqrt(TAIL * (1 - TAIL) * (1 / new.ok + 1 / old.ok))
-    told = f"{share:.2%} took longer than {slower:g} x the old side's p95; at that p95, {TAIL:.0%} would"
+    told = f"{100 * share:.2f} % took longer than {slower:g} x the old side's p95, less than 5 % is allowed"
     return Finding(what="latency", state=_state((TAIL - share) / error), told=told)
 
 
@@ -186,7 +189,7 @@ def tripped(old: Numbers, new: Numbers, bounds: Bounds) -> str:
     failed, high = _failed(new), wilson(_failed(old), old.calls, Z)[1]
     allowed = min(bounds.stop_failed, max(FREE_FAILURES, TIMES_OLD * high))
     if failed >= LEAST_BAD and odds(failed, new.calls, allowed) >= RAIL_ODDS:
-        return f"{failed:,} of {new.calls:,} calls failed; {allowed:.1%} would be allowed"
+        return f"{failed:,} of {new.calls:,} calls failed; {100 * allowed:.1f} % are allowed"
     slow = _slower(new, old, bounds.stop_slower) if old.ok >= LEAST_TASKS else None
     if slow is not None and slow >= LEAST_BAD and odds(slow, new.ok, TAIL) >= RAIL_ODDS:
         return f"{slow:,} of {new.ok:,} answers took longer than {bounds.stop_slower:g} x the old side's p95"
@@ -212,19 +215,19 @@ def decide(canary: Canary, seen: Seen) -> Move | None:
         return None
     bounds = canary.plan.bounds
     if why := tripped(seen.old, seen.new, bounds):
-        return Move(state="rolled_back", stage=canary.stage, reason=why)
+        return Move(state="rolled_back", reason=why)
     if waits_for(canary, seen):
         return None
     parts = findings(seen.old, seen.new, bounds)
     told = "; ".join(f"{part.what}: {part.told}" for part in parts)
     if bad := [part.what for part in parts if part.state == "bad"]:
-        return Move(state="rolled_back", stage=canary.stage, reason=f"worse in {', '.join(bad)}: {told}")
+        return Move(state="rolled_back", reason=f"worse in {', '.join(bad)}: {told}")
     if all(part.state in ("good", "none") for part in parts):
         return onwards(canary, told)
     tries = canary.tries + 1
     if tries >= TRIES:
         reason = f"{tries} windows did not show that it is as good: {told}"
-        return Move(state="rolled_back", stage=canary.stage, reason=reason)
+        return Move(state="rolled_back", reason=reason)
     return Move(
         state="running",
         stage=canary.stage,
@@ -240,6 +243,6 @@ def onwards(canary: Canary, reason: str) -> Move:
     """
     stages, stage = canary.plan.stages, canary.stage + 1
     if stage == len(stages):
-        return Move(state="promoted", stage=canary.stage, reason=reason)
+        return Move(state="promoted", reason=reason)
     reference = (canary.reference or canary.number) if stages[stage] == 100 else 0
     return Move(state="running", stage=stage, reference=reference, reason=reason)

@@ -83,8 +83,10 @@ _START = """INSERT INTO canary (old, new, salt, stages, window_seconds, min_samp
     state, stage, number, tries, reference, began_at, reason)
     VALUES (:old, :new, :salt, :stages, :window_seconds, :min_samples, :bounds,
     'running', 0, 1, 0, 0, {now}, 'started') RETURNING *"""
-_MOVE = """UPDATE canary SET state = :state, stage = :stage, tries = :tries, reference = :reference, reason = :reason,
-    number = number + 1, began_at = {now} WHERE id = :id AND number = :number RETURNING *"""
+_MOVE = """UPDATE canary SET state = :state, stage = :stage, tries = :tries, reason = :reason, number = number + 1,
+    reference = CASE :state WHEN 'running' THEN :reference ELSE reference END, began_at = {now}
+    WHERE id = :id AND number = :number RETURNING *"""
+_SHOWN = "SELECT COALESCE(MAX(number), 0) AS number FROM canary_sums WHERE canary = :id AND side = 'new'"
 _LOG = """INSERT INTO canary_move (canary, number, at, state, percent, reason)
     VALUES (:canary, :number, :at, :state, :percent, :reason)"""
 
@@ -126,11 +128,12 @@ class Canaries:
             if not canaries:
                 return Seen(now=clock["now"])
             last = canaries[-1]
+            number = last.number if last.state == "running" else tx.rows(_SHOWN, id=last.id)[0]["number"]
             return Seen(
                 now=clock["now"],
                 canaries=canaries,
-                old=_numbers(tx, last.id, last.reference or last.number, "old"),
-                new=_numbers(tx, last.id, last.number, "new"),
+                old=_numbers(tx, last.id, last.reference or number, "old"),
+                new=_numbers(tx, last.id, number, "new"),
             )
 
         return await self._database.run(look)

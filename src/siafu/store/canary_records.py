@@ -66,10 +66,10 @@ class Canary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Move(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a canary goes next. The fields are those of `Canary`."""
+    """Where a canary goes next. The fields are those of `Canary`; at its end, stage, tries and reference say nothing."""
 
     state: State
-    stage: int
+    stage: int = 0
     tries: int = 0
     reference: int = 0
     reason: str
@@ -111,7 +111,7 @@ SUMS = tuple(name for name in Numbers.__struct_fields__ if name != "slots")
 
 class Seen(msgspec.Struct, frozen=True, kw_only=True):
     """The state as of `now` (the database's clock). canaries: all that there ever were, oldest first. old, new: the
-    numbers of the last one, in its window.
+    numbers of the last one, in its window; at its end, in the last one that had any.
     """
 
     now: float
