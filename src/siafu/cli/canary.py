@@ -118,11 +118,7 @@ Exit code: 1 when the last canary was rolled back.
 )
 def status(config: Path | None = Config, json: bool = AsJson) -> None:
     """Show where the canary stands, and both sides' numbers."""
-
-    async def nothing(canaries: Canaries) -> None:
-        pass
-
-    if _act(nothing, config, json) == "rolled_back":
+    if _act(None, config, json) == "rolled_back":
         raise typer.Exit(1)
 
 
@@ -198,7 +194,7 @@ def _moving(
         while True:
             last = (await canaries.look()).last
             if last is None:
-                raise InputError("there is no canary: siafu canary start --help")
+                raise _none()
             if last.state not in states:
                 raise InputError(
                     f"a canary that is {last.state.replace('_', ' ')} cannot be {what}: siafu canary status"
@@ -210,7 +206,7 @@ def _moving(
 
 
 def _act(
-    work: Callable[[Canaries], Awaitable[None]], config: Path | None, as_json: bool, *, make: bool = False
+    work: Callable[[Canaries], Awaitable[None]] | None, config: Path | None, as_json: bool, *, make: bool = False
 ) -> str | None:
     """Do `work`, then show how all stands; the state, None without a canary. make: the database, if there is none."""
     from siafu.config.canary import FILE, canaries, place, settled
@@ -221,9 +217,12 @@ def _act(
 
     async def act() -> tuple[Canary, Seen, list[Moved]] | None:
         if url is None:
+            if work is not None:
+                raise _none()
             return None
         async with canaries(url) as found:
-            await work(found)
+            if work is not None:
+                await work(found)
             seen = await settled(found, await found.look())
             return (seen.last, seen, await found.moves(seen.last.id)) if seen.last else None
 
@@ -235,6 +234,10 @@ def _act(
     else:
         _print(*done)
     return None if done is None else done[0].state
+
+
+def _none() -> InputError:
+    return InputError("there is no canary: siafu canary start --help")
 
 
 def _print(canary: Canary, seen: Seen, moves: list[Moved]) -> None:

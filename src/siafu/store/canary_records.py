@@ -66,7 +66,7 @@ class Canary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Move(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a canary goes next. The fields are those of `Canary`; at its end, stage, tries and reference say nothing."""
+    """Where a canary goes next. The fields are those of `Canary`; only a running one has a stage, tries, reference."""
 
     state: State
     stage: int = 0
