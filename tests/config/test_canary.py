@@ -14,7 +14,7 @@ import pytest
 from siafu.config import canary as module
 from siafu.config.canary import FILE, canaries, canary_rows, checked_sides, following_canaries, standing
 from siafu.config.settings import Settings, load
-from siafu.errors import ConfigError, InputError
+from siafu.errors import ConfigError, InputError, StoreError
 from siafu.gateway.canary import Split
 from siafu.gateway.tally import Tally
 from siafu.observe.events import AttemptEnded, CanaryMoved, Event
@@ -141,14 +141,14 @@ async def test_while_the_database_is_away_all_stays_as_it_was(tmp_path: Path, mo
 
 
 async def _away(*_: Any) -> None:
-    raise module.StoreError("the disk is gone")
+    raise StoreError("the disk is gone")
 
 
 async def test_a_database_that_cannot_be_read_stops_the_start(tmp_path: Path) -> None:
     found = settings(tmp_path)
     found.home.mkdir()
     (found.home / FILE).write_text("no database " * 100)
-    with pytest.raises(module.StoreError, match=FILE):
+    with pytest.raises(StoreError, match=FILE):
         async with Process().follows(found):
             raise AssertionError("it must not begin")
     (row,) = await canary_rows(found)

@@ -75,7 +75,7 @@ def test_a_user_is_known_by_the_best_name_there_is(context: Any, extra: Any, use
 
 
 NEW, REST, OLD = Target("m", "new"), Target("m", "", ("new",)), Target("m", "legacy")
-SMALL = {"old": "big", "new": "small"}
+SMALL = ("big", "small")
 
 
 @pytest.mark.parametrize(
@@ -92,11 +92,11 @@ SMALL = {"old": "big", "new": "small"}
         (canary(state="rolled_back"), "m@new", [NEW], [NEW]),
         (canary(state="retired"), "m", [Target("m", "", ("legacy",))], [Target("m", "", ("legacy",))]),
         (canary(state="retired"), "m@legacy", [NEW], [NEW]),
-        (canary(**SMALL), "big", [Target("small"), Target("big")], [Target("big")]),
-        (canary(**SMALL), "big@third", [Target("small", "third"), Target("big", "third")], [Target("big", "third")]),
-        (canary(**SMALL), "small", [Target("small")], [Target("small")]),
-        (canary(**SMALL, state="rolled_back"), "big", [Target("big")], [Target("big")]),
-        (canary(**SMALL, state="retired"), "big", [Target("small")], [Target("small")]),
+        (canary(*SMALL), "big", [Target("small"), Target("big")], [Target("big")]),
+        (canary(*SMALL), "big@third", [Target("small", "third"), Target("big", "third")], [Target("big", "third")]),
+        (canary(*SMALL), "small", [Target("small")], [Target("small")]),
+        (canary(*SMALL, state="rolled_back"), "big", [Target("big")], [Target("big")]),
+        (canary(*SMALL, state="retired"), "big", [Target("small")], [Target("small")]),
         (canary("big@legacy", "big@new"), "big", [Target("big")], [Target("big")]),
         (
             canary("big@legacy", "small"),

@@ -132,7 +132,7 @@ async def test_by_key_bucket_and_client(tmp_path: Path) -> None:
             ("a2", "key_1/req_1", "3/fallback"),
             ("a3", "t/x", ""),
         ):
-            await run.ledger.open(opened(attempt, task=task, bucket=bucket, key="seoul#2"))
+            await run.ledger.open(opened(attempt, task=task, step="", bucket=bucket, key="seoul#2"))
             run.ledger.settle(settled(attempt, usd_pico=1))
         await run.aclose()
     with Spending(tmp_path / "serve.db") as ledger:
