@@ -14,7 +14,8 @@ import msgspec
 
 class AttemptOpened(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A physical request is about to be sent. `attempt` is unique; `reserved_pico`: its largest possible cost, None
-    when there is no price. `step`: `path#seq` of the journal.
+    when there is no price. `step`: `path#seq` of the journal. `key`: the upstream's key, as `siafu upstream-keys` names
+    it. `bucket`: its side of a canary, such as `3/new`; "" = it took part in none.
     """
 
     attempt: str
@@ -27,6 +28,8 @@ class AttemptOpened(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     model: str
     opened_at: float
     reserved_pico: int | None = None
+    key: str = ""
+    bucket: str = ""
 
 
 class AttemptSettled(msgspec.Struct, frozen=True, kw_only=True, gc=False):
