@@ -102,6 +102,10 @@ MIGRATIONS: tuple[str, ...] = (
     ) STRICT;
     CREATE INDEX attempt_of_task ON attempt (run, task);
     """,
+    """
+    ALTER TABLE attempt ADD COLUMN saved_pico INTEGER NOT NULL DEFAULT 0
+        CHECK (saved_pico BETWEEN -10000000000000000 AND 10000000000000000);
+    """,
 )
 
 
