@@ -22,6 +22,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from siafu.border.money import parse_usd
 from siafu.border.secrets import Secret, checked_key, redact
 from siafu.border.urls import checked_base_url
+from siafu.config.prompt_cache import PromptCacheSettings
 from siafu.errors import ConfigError
 
 OPENAI = "https://api.openai.com/v1"
@@ -74,6 +75,7 @@ class EndpointSettings(_Section):
     connect_seconds: Seconds = 5.0
     idle_seconds: Seconds = 60.0
     total_seconds: Seconds = 600.0
+    prompt_cache: PromptCacheSettings = PromptCacheSettings()
 
 
 class UpstreamSettings(EndpointSettings):

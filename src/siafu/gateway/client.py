@@ -1,6 +1,6 @@
 """How a model call is put together. Outermost first:
 
-Deadlined > Thrifty > Retrying > Routed > [for each upstream and key: Limited > Metered > Spelled > Transport]
+Deadlined > Thrifty > Retrying > Routed > [for each upstream and key: Warmed > Limited > Metered > Spelled > Transport]
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from siafu.gateway.dialect import Spelled
 from siafu.gateway.endpoint import Endpoint, Reply
 from siafu.gateway.limits import Limited, Limits
 from siafu.gateway.meter import Books, Metered
+from siafu.gateway.prefix import PromptCache
 from siafu.gateway.pricing import Prices
 from siafu.gateway.retry import Retrying, RetryRules
 from siafu.gateway.routed import Lane, Routed
@@ -29,6 +30,7 @@ from siafu.gateway.sharing import Sharing
 from siafu.gateway.thrift import Thrift, Thrifty
 from siafu.gateway.transport import Transport
 from siafu.gateway.upstream import Upstream
+from siafu.gateway.warmed import Warmed
 from siafu.observe.calls import CallContext
 from siafu.observe.events import Observer
 from siafu.pace.clock import Clock
@@ -40,7 +42,7 @@ Wrap = Callable[[Endpoint], Endpoint]
 
 class Way(msgspec.Struct, frozen=True, kw_only=True):
     """An upstream with one of its keys. id: unique among the ways; empty = the upstream's name. models, tier, weight:
-    as in `Lane`.
+    as in `Lane`. prompt_cache: None = nothing is done for it.
     """
 
     upstream: Upstream
@@ -50,6 +52,7 @@ class Way(msgspec.Struct, frozen=True, kw_only=True):
     models: Mapping[str, str] | None = None
     tier: int = 1
     weight: float = 1.0
+    prompt_cache: PromptCache | None = None
 
     @property
     def name(self) -> str:
@@ -234,7 +237,10 @@ def _lane(
         observer=observer,
         sharing=sharing,
     )
-    return Lane(limited, id=way.name, upstream=name, models=way.models, tier=way.tier, weight=way.weight)
+    endpoint: Limited | Warmed = limited
+    if way.prompt_cache is not None:
+        endpoint = Warmed(limited, way.prompt_cache, clock=clock, upstream=name, observer=observer)
+    return Lane(endpoint, id=way.name, upstream=name, models=way.models, tier=way.tier, weight=way.weight)
 
 
 def _wrapped(endpoint: Endpoint, outermost_first: Sequence[Wrap]) -> Endpoint:
