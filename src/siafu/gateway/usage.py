@@ -35,7 +35,8 @@ def read_usage(raw: Any) -> Usage | None:
     details = _table(raw, "prompt_tokens_details") or _table(raw, "input_tokens_details")
     read, written = _told(_READ, details, raw), _told(_WRITTEN, details, raw)
     doubtful = len(read) > 1 or len(written) > 1 or -1 in read or -1 in written
-    cached, made = min(read - {-1}, default=0), max(written - {-1}, default=0)
+    cached = min(read - {-1}, default=0) if read else 0
+    made = max(0, *written) if written else 0
     if (cached or made) and _beside(raw, total, output, cached + made):
         total += cached + made
     missed = _count(raw.get("prompt_cache_miss_tokens"))
@@ -57,8 +58,13 @@ def _told(names: tuple[str, ...], *tables: Mapping[str, Any]) -> set[int]:
     """The different counts above zero under these names, -1 for what is none. (Some upstreams fill a standard field
     with 0 beside one of their own.)
     """
-    given = [table[name] for table in tables for name in names if table.get(name) is not None]
-    return {-1 if count is None else count for count in map(_count, given)} - {0}
+    found: set[int] = set()
+    for table in tables:
+        for name in names:
+            if value := table.get(name):
+                count = _count(value)
+                found.add(-1 if count is None else count)
+    return found
 
 
 def _beside(raw: dict[str, Any], total: int, output: int, cache: int) -> bool:
