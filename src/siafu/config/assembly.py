@@ -13,6 +13,7 @@ import msgspec
 from siafu.agents.task import ModelOptions, Surroundings, unaudited
 from siafu.border.money import parse_usd
 from siafu.config.budgets import open_accounts, thrift
+from siafu.config.reuse import reuse_rules
 from siafu.config.settings import Settings
 from siafu.config.simulated import NOTICE
 from siafu.config.upstreams import configured_prices, following_keys, open_ways, rules
@@ -172,6 +173,7 @@ def build_gateway(
         rng=Random(),
         observer=observer,
         thrift=thrift(settings),
+        reuse=reuse_rules(settings.reuse),
         redis=None if redis is None else RedisDoor(redis),
     )
 

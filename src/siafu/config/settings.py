@@ -23,6 +23,7 @@ from siafu.border.money import parse_usd
 from siafu.border.secrets import Secret, checked_key, redact
 from siafu.border.urls import checked_base_url
 from siafu.config.prompt_cache import PromptCacheSettings
+from siafu.config.reuse import ReuseSettings
 from siafu.errors import ConfigError
 
 OPENAI = "https://api.openai.com/v1"
@@ -194,13 +195,15 @@ class ToolSettings(_Section):
 class Settings(_Section):
     """Everything a user may set. `home`: where journals and state live. `database_url`: of the effects that tools have
     had, and of conversations (a path, sqlite:///PATH or postgresql://...); None = files in `home`. `upstreams`: several
-    endpoints instead of `endpoint`; `routes`: which calls go where among them, the first that fits counts. `redis_url`:
-    where processes of one key share its limits, None = each has them for itself.
+    endpoints instead of `endpoint`; `routes`: which calls go where among them, the first that fits counts. `reuse`:
+    which whole answers are used again. `redis_url`: where processes of one key share its limits, None = each has them
+    for itself.
     """
 
     endpoint: EndpointSettings = EndpointSettings()
     upstreams: dict[str, UpstreamSettings] = {}
     routes: list[RouteSettings] = []
+    reuse: list[ReuseSettings] = []
     models: ModelSettings = ModelSettings()
     limits: LimitSettings = LimitSettings()
     budgets: BudgetSettings = BudgetSettings()

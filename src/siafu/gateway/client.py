@@ -1,6 +1,7 @@
 """How a model call is put together. Outermost first:
 
-Deadlined > Thrifty > Retrying > Routed > [for each upstream and key: Warmed > Limited > Metered > Spelled > Transport]
+Deadlined > Reusing > Thrifty > Retrying > Routed > [for each upstream and key:
+    Warmed > Limited > Metered > Spelled > Transport]
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from siafu.gateway.meter import Books, Metered
 from siafu.gateway.prefix import PromptCache
 from siafu.gateway.pricing import Prices
 from siafu.gateway.retry import Retrying, RetryRules
+from siafu.gateway.reuse import ReuseRule, Reusing
 from siafu.gateway.routed import Lane, Routed
 from siafu.gateway.routing import Rule
 from siafu.gateway.sharing import Sharing
@@ -183,6 +185,7 @@ def assemble(  # noqa: PLR0913 (the one place where everything meets)
     rng: Random,
     observer: Observer,
     thrift: Thrift | None = None,
+    reuse: Sequence[ReuseRule] = (),
     redis: RedisDoor | None = None,
 ) -> Gateway:
     """The gateway over all `ways`. A single way without models of its own leaves nothing to choose: no `Routed`.
@@ -208,6 +211,7 @@ def assemble(  # noqa: PLR0913 (the one place where everything meets)
     retrying = Retrying(routed, patience, clock=clock, rng=rng, upstream=name, observer=observer)
     outermost_first: list[Wrap] = [
         lambda inner: Deadlined(inner, clock),
+        *([lambda inner: Reusing(inner, reuse, clock=clock, observer=observer)] if reuse else []),
         *([] if thrift is None else [lambda inner: Thrifty(inner, thrift, accounts, observer)]),
     ]
     return Gateway(_wrapped(retrying, outermost_first), accounts, ways, build, choose, redis)

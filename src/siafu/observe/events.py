@@ -85,6 +85,15 @@ class WentFirst(Event, frozen=True, kw_only=True):
     seconds: float = 0.0
 
 
+class Reused(Event, frozen=True, kw_only=True):
+    """A call was answered with an earlier answer, as a rule of the settings says. `usd_pico`: what that had cost."""
+
+    task: str = ""
+    role: str = ""
+    model: str = ""
+    usd_pico: int | None = None
+
+
 class HeadsDiffer(Event, frozen=True, kw_only=True):
     """Calls of one role begin differently from call to call, so that the prompt cache cannot help. `part`: tools,
     format (of the answer) or system; `at`: how many characters of the system text are alike. Told once a run and role.

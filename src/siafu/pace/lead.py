@@ -17,11 +17,11 @@ class Lead:
         self._leader: int | None = None  # its priority; None = nobody leads
         self._waiting: dict[asyncio.Future[bool], int] = {}  # who waits, in order of arrival, with their priorities
 
-    async def enter(self, now: float, priority: int, most: float) -> bool:
+    async def enter(self, now: float, priority: int, most: float | None) -> bool:
         """Whether the caller leads; it must then say `warm` or not, and `left`, whatever happens. False: it may go.
 
-        Waits for the leader, but `most` seconds of the event loop at most, and never for one of less priority (a higher
-        number). Cancelling gives the place up, also one to lead.
+        Waits for the leader, but `most` seconds of the event loop at most (None = as long as it takes), and never for
+        one of less priority (a higher number). Cancelling gives the place up, also one to lead.
 
         Raises: what `turn_away` says.
         """
