@@ -13,6 +13,7 @@ import msgspec
 from siafu.agents.task import ModelOptions, Surroundings, unaudited
 from siafu.border.money import parse_usd
 from siafu.config.budgets import open_accounts, thrift
+from siafu.config.canary import following_canaries
 from siafu.config.reuse import reuse_rules
 from siafu.config.settings import Settings
 from siafu.config.simulated import NOTICE
@@ -22,6 +23,7 @@ from siafu.gateway.accounts import Accounts, Rules
 from siafu.gateway.client import Gateway, Way, assemble
 from siafu.gateway.endpoint import Endpoint
 from siafu.gateway.meter import MemoryLedger
+from siafu.gateway.tally import Tally
 from siafu.gateway.upstream import Upstream
 from siafu.observe.calls import CallContext
 from siafu.observe.events import Event, HeadsDiffer, LimitsShared, Observer, fan_out, nobody
@@ -88,10 +90,9 @@ async def opened(settings: Settings, plan: Plan) -> AsyncIterator[House]:
             ways = await stack.enter_async_context(open_ways(settings))
             upstream = ways[0].upstream
             ledger = MemoryLedger() if store is None else store.ledger
-            gateway = build_gateway(settings, ways, ledger, accounts, told(plan.observer, plan.notice))
-            stack.push_async_callback(gateway.aclose)
-            await stack.enter_async_context(following_keys(settings, gateway, plan.notice))
-            endpoint = gateway
+            endpoint = await stack.enter_async_context(
+                open_gateway(settings, ways, ledger, accounts, plan.observer, plan.notice)
+            )
         tools = plan.tools
         if tools is not None and isinstance(tools, Sequence):
             tools = Functions(*tools)
@@ -159,23 +160,40 @@ def _differing(event: HeadsDiffer) -> str:
     )
 
 
-def build_gateway(
-    settings: Settings, ways: Sequence[Way], ledger: Ledger, accounts: Accounts, observer: Observer
-) -> Gateway:
-    """The gateway over `ways`, under the settings' routes."""
+@contextlib.asynccontextmanager
+async def open_gateway(
+    settings: Settings,
+    ways: Sequence[Way],
+    ledger: Ledger,
+    accounts: Accounts,
+    observer: Observer,
+    notice: Callable[[str], None] | None,
+) -> AsyncIterator[Gateway]:
+    """The gateway over `ways`, under the settings' routes. While the block runs it follows keys and canaries as they
+    are changed. notice: told what people should know.
+
+    Raises: ConfigError, StoreError.
+    """
     redis = None if settings.simulated else settings.redis()
-    return assemble(
+    tally = Tally()
+    gateway = assemble(
         ways,
         rules(settings),
         ledger=ledger,
         accounts=accounts,
         clock=SystemClock(),
         rng=Random(),
-        observer=observer,
+        observer=fan_out(told(observer, notice), tally),
         thrift=thrift(settings),
         reuse=reuse_rules(settings.reuse),
         redis=None if redis is None else RedisDoor(redis),
     )
+    async with (
+        contextlib.aclosing(gateway),
+        following_keys(settings, gateway, notice),
+        following_canaries(settings, gateway, tally, observer, notice),
+    ):
+        yield gateway
 
 
 def _rules(settings: Settings, plan: Plan) -> Rules:

@@ -16,6 +16,7 @@ import msgspec
 
 from siafu.errors import ModelError, Overloaded
 from siafu.gateway.accounts import Accounts
+from siafu.gateway.canary import Split
 from siafu.gateway.chat import ChatRequest
 from siafu.gateway.deadline import Deadlined
 from siafu.gateway.dialect import Spelled
@@ -78,7 +79,8 @@ class _Post(NamedTuple):
 class Gateway:
     """The Endpoint that agents call. `accounts`: the budgets of its runs. Use it in one event loop at a time.
 
-    endpoint: its whole onion. build: the lane of a way. choose: told between which lanes calls choose from now on.
+    endpoint: its whole onion. build: the lane of a way. choose: told between which lanes calls choose from now on, and
+    how canaries divide them.
     redis: the door that the lanes share, closed with the gateway.
     """
 
@@ -88,17 +90,18 @@ class Gateway:
         accounts: Accounts,
         ways: Sequence[Way],
         build: Callable[[Way], _Post],
-        choose: Callable[[Sequence[Lane]], None],
+        choose: Callable[[Sequence[Lane], Split | None], None],
         redis: RedisDoor | None = None,
     ) -> None:
         self._endpoint = endpoint
         self._build = build
         self._choose = choose
         self._redis = redis
+        self._split: Split | None = None
         self._posts = [build(way) for way in ways]
         self._retired: list[_Post] = []
         self.accounts = accounts
-        choose([post.lane for post in self._posts])
+        self._choose_anew()
 
     async def open(self, request: ChatRequest, context: CallContext) -> Reply:
         return await self._endpoint.open(request, context)
@@ -133,13 +136,21 @@ class Gateway:
         before = {_slot(post.way): post for post in self._posts}
         kept = {slot: before.pop(slot) for way in ways if _alike(before.get(slot := _slot(way)), way)}
         self._posts = [self._changed(kept.get(_slot(way)), way) for way in ways]
-        self._choose([post.lane for post in self._posts])
+        self._choose_anew()
         for post in before.values():
             post.lane.endpoint.turn_away(partial(_gone, post.lane.id))
         self._retired += before.values()
         for post in [post for post in self._retired if not post.lane.endpoint.in_flight]:
             self._retired.remove(post)
             await post.aclose()
+
+    def divide(self, split: Split | None) -> None:
+        """Let canaries divide calls so from now on; None = there are none."""
+        self._split = split
+        self._choose_anew()
+
+    def _choose_anew(self) -> None:
+        self._choose([post.lane for post in self._posts], self._split)
 
     def _changed(self, post: _Post | None, way: Way) -> _Post:
         if post is None:
@@ -200,9 +211,9 @@ def assemble(  # noqa: PLR0913 (the one place where everything meets)
             sharing = Sharing(redis, way.limits.whole, way.upstream, clock=clock, observer=observer)
         return _Post(way, _lane(way, transport, books, clock, rng, observer, sharing), transport, sharing)
 
-    def choose(lanes: Sequence[Lane]) -> None:
-        routed.lanes = lanes
-        alone = len(lanes) == 1 and not rules and lanes[0].models is None
+    def choose(lanes: Sequence[Lane], split: Split | None) -> None:
+        routed.lanes, routed.split = lanes, split
+        alone = len(lanes) == 1 and not rules and lanes[0].models is None and split is None
         retrying.inner = lanes[0].endpoint if alone else routed
 
     routed = Routed((), rules, clock=clock, observer=observer)
@@ -229,7 +240,7 @@ def _lane(
     """The part of the onion that each upstream and key has for itself."""
     name = way.upstream.name
     outermost_first: list[Wrap] = [
-        lambda inner: Metered(inner, books, clock=clock, upstream=name, observer=observer),
+        lambda inner: Metered(inner, books, clock=clock, upstream=name, observer=observer, key=_slot(way)),
         Spelled,
     ]
     limited = Limited(

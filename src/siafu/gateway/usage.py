@@ -83,6 +83,6 @@ def _table(raw: dict[str, Any], name: str) -> Mapping[str, Any]:
 
 def _count(value: Any) -> int | None:
     """None for what is no count."""
-    if value is None or isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e9:
-        return None
-    return int(value)
+    if type(value) is int or isinstance(value, float):  # no bool
+        return int(value) if 0 <= value < 1e9 else None
+    return None
