@@ -13,9 +13,10 @@ import msgspec
 from siafu.agents.task import ModelOptions, Surroundings, unaudited
 from siafu.border.money import parse_usd
 from siafu.config.budgets import open_accounts, thrift
+from siafu.config.reload import following
 from siafu.config.settings import Settings
 from siafu.config.simulated import NOTICE
-from siafu.config.upstreams import configured_prices, following_keys, open_ways, rules
+from siafu.config.upstreams import configured_prices, open_ways, rules
 from siafu.errors import UnpricedModel
 from siafu.gateway.accounts import Accounts, Rules
 from siafu.gateway.client import Gateway, Way, assemble
@@ -87,9 +88,10 @@ async def opened(settings: Settings, plan: Plan) -> AsyncIterator[House]:
             ways = await stack.enter_async_context(open_ways(settings))
             upstream = ways[0].upstream
             ledger = MemoryLedger() if store is None else store.ledger
-            gateway = build_gateway(settings, ways, ledger, accounts, told(plan.observer, plan.notice))
+            observer = told(plan.observer, plan.notice)
+            gateway = build_gateway(settings, ways, ledger, accounts, observer)
             stack.push_async_callback(gateway.aclose)
-            await stack.enter_async_context(following_keys(settings, gateway, plan.notice))
+            await stack.enter_async_context(following(settings, gateway, ways, observer, plan.notice))
             endpoint = gateway
         tools = plan.tools
         if tools is not None and isinstance(tools, Sequence):

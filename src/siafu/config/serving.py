@@ -12,10 +12,11 @@ from siafu.border.secrets import Secret
 from siafu.config.assembly import build_gateway, told
 from siafu.config.budgets import open_accounts
 from siafu.config.client_keys import LEDGER, RUN, client_keys, customer_key
+from siafu.config.reload import following
 from siafu.config.settings import Settings
 from siafu.config.simulated import NOTICE
 from siafu.config.swarms import SupportSwarm, support_swarm
-from siafu.config.upstreams import following_keys, open_ways
+from siafu.config.upstreams import open_ways
 from siafu.gateway.accounts import Accounts
 from siafu.gateway.endpoint import Endpoint
 from siafu.observe.events import nobody
@@ -44,13 +45,17 @@ class Departures:
         return await self._inner.spent_on(task)
 
 
+def _nobody_looks() -> None:
+    """Nothing follows the settings."""
+
+
 def _nobody_waits(task: str) -> None:
     """Nobody is told."""
 
 
 class Serving(msgspec.Struct, frozen=True, kw_only=True):
     """The built parts. spent: as in `service.budgets`. models: the upstream's list, as it is asked. support: the swarm,
-    or why there is none. identity_key: checks who a customer is.
+    or why there is none. identity_key: checks who a customer is. reload: has the settings read again.
     """
 
     clock: Clock
@@ -63,6 +68,7 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True):
     support: SupportSwarm | str
     identity_key: Secret | None
     simulated: bool
+    reload: Callable[[], None] = _nobody_looks
 
 
 @contextlib.asynccontextmanager
@@ -88,7 +94,7 @@ async def serving(settings: Settings, notice: Callable[[str], None]) -> AsyncIte
         departures = Departures(run.ledger)
         gateway = build_gateway(settings, ways, departures, accounts, told(nobody, notice))
         stack.push_async_callback(gateway.aclose)
-        await stack.enter_async_context(following_keys(settings, gateway, notice))
+        look_now = await stack.enter_async_context(following(settings, gateway, ways, nobody, notice))
         support = await stack.enter_async_context(support_swarm(settings, gateway))
 
         async def spent(key: str, since: float) -> tuple[int, int]:
@@ -105,4 +111,5 @@ async def serving(settings: Settings, notice: Callable[[str], None]) -> AsyncIte
             support=support,
             identity_key=customer_key(),
             simulated=settings.simulated,
+            reload=look_now,
         )

@@ -62,6 +62,7 @@ class _Post(NamedTuple):
     way: Way
     lane: Lane
     transport: Transport
+    books: Books
     sharing: Sharing | None
 
     async def aclose(self) -> None:
@@ -73,27 +74,26 @@ class _Post(NamedTuple):
 class Gateway:
     """The Endpoint that agents call. `accounts`: the budgets of its runs. Use it in one event loop at a time.
 
-    endpoint: its whole onion. build: the lane of a way. choose: told between which lanes calls choose from now on.
-    redis: the door that the lanes share, closed with the gateway.
+    build: the lane of a way. around: the whole onion around lanes. redis: the door that the lanes share, closed with
+    the gateway.
     """
 
     def __init__(
         self,
+        posts: Sequence[_Post],
         endpoint: Endpoint,
         accounts: Accounts,
-        ways: Sequence[Way],
         build: Callable[[Way], _Post],
-        choose: Callable[[Sequence[Lane]], None],
+        around: Callable[[Sequence[_Post], Sequence[Rule], Thrift | None], Endpoint],
         redis: RedisDoor | None = None,
     ) -> None:
         self._endpoint = endpoint
         self._build = build
-        self._choose = choose
+        self._around = around
         self._redis = redis
-        self._posts = [build(way) for way in ways]
+        self._posts = posts
         self._retired: list[_Post] = []
         self.accounts = accounts
-        choose([post.lane for post in self._posts])
 
     async def open(self, request: ChatRequest, context: CallContext) -> Reply:
         return await self._endpoint.open(request, context)
@@ -119,31 +119,23 @@ class Gateway:
             raise failed
         return list(found)
 
-    async def change(self, ways: Sequence[Way]) -> None:
-        """Use these ways from now on. One of which only the key is another goes on with its limits and its queue. Of
-        one that is gone, calls under way end, and those that wait go elsewhere.
+    async def change(self, ways: Sequence[Way], rules: Sequence[Rule] = (), thrift: Thrift | None = None) -> None:
+        """Use these ways and rules from now on. A way to the same upstream, be it with another key, goes on with what
+        it has learned and with its queue. Of one that is gone, calls under way end, and those that wait go elsewhere.
 
-        Raises: ConfigError.
+        Raises: ConfigError, and then nothing has changed.
         """
         before = {_slot(post.way): post for post in self._posts}
         kept = {slot: before.pop(slot) for way in ways if _alike(before.get(slot := _slot(way)), way)}
-        self._posts = [self._changed(kept.get(_slot(way)), way) for way in ways]
-        self._choose([post.lane for post in self._posts])
+        new = {slot: self._build(way) for way in ways if (slot := _slot(way)) not in kept}
+        self._posts = [new.get(_slot(way)) or _changed(kept[_slot(way)], way) for way in ways]
+        self._endpoint = self._around(self._posts, rules, thrift)
         for post in before.values():
             post.lane.endpoint.turn_away(partial(_gone, post.lane.id))
         self._retired += before.values()
         for post in [post for post in self._retired if not post.lane.endpoint.in_flight]:
             self._retired.remove(post)
             await post.aclose()
-
-    def _changed(self, post: _Post | None, way: Way) -> _Post:
-        if post is None:
-            return self._build(way)
-        if post.way.upstream.key != way.upstream.key:
-            post.transport.rekey(way.upstream.key)
-            post.lane.shut_until = -math.inf
-        post.lane.id = way.name
-        return post._replace(way=way)
 
     async def aclose(self) -> None:
         """Close the connections. Idempotent; the next call opens new ones."""
@@ -159,11 +151,21 @@ def _slot(way: Way) -> str:
 
 
 def _alike(post: _Post | None, way: Way) -> bool:
-    """Whether what was built serves `way` too: nothing but key, name and prices may differ."""
-    if post is None:
-        return False
-    upstream = msgspec.structs.replace(post.way.upstream, key=way.upstream.key)
-    return msgspec.structs.replace(post.way, id=way.id, prices=way.prices, upstream=upstream) == way
+    """Whether what was built serves `way` too: it is the same upstream, but for the key."""
+    return post is not None and msgspec.structs.replace(post.way.upstream, key=way.upstream.key) == way.upstream
+
+
+def _changed(post: _Post, way: Way) -> _Post:
+    """What was built for a way, serving `way` from now on. Cannot fail."""
+    lane, before = post.lane, post.way
+    if before.upstream.key != way.upstream.key:
+        post.transport.rekey(way.upstream.key)
+        lane.shut_until = -math.inf
+    lane.id, lane.models, lane.tier, lane.weight = way.name, way.models, way.tier, way.weight
+    post.books.prices = way.prices
+    if before.limits != way.limits:
+        lane.endpoint.change(way.limits)
+    return post._replace(way=way)
 
 
 def _gone(lane: str) -> Overloaded:
@@ -192,22 +194,25 @@ def assemble(  # noqa: PLR0913 (the one place where everything meets)
         sharing = None
         if redis is not None:
             sharing = Sharing(redis, way.limits.whole, way.upstream, clock=clock, observer=observer)
-        return _Post(way, _lane(way, transport, books, clock, rng, observer, sharing), transport, sharing)
+        return _Post(way, _lane(way, transport, books, clock, rng, observer, sharing), transport, books, sharing)
 
-    def choose(lanes: Sequence[Lane]) -> None:
-        routed.lanes = lanes
+    def around(posts: Sequence[_Post], rules: Sequence[Rule], thrift: Thrift | None) -> Endpoint:
+        lanes = [post.lane for post in posts]
+        routed.lanes, routed.rules = lanes, rules
         alone = len(lanes) == 1 and not rules and lanes[0].models is None
         retrying.inner = lanes[0].endpoint if alone else routed
+        retrying.rules = RetryRules(max_wait=max((post.way.limits.max_wait for post in posts), default=0.0))
+        outermost_first: list[Wrap] = [
+            lambda inner: Deadlined(inner, clock),
+            *([] if thrift is None else [lambda inner: Thrifty(inner, thrift, accounts, observer)]),
+        ]
+        return _wrapped(retrying, outermost_first)
 
     routed = Routed((), rules, clock=clock, observer=observer)
-    patience = RetryRules(max_wait=max(way.limits.max_wait for way in ways))
     name = ways[0].upstream.name if len(ways) == 1 else ""
-    retrying = Retrying(routed, patience, clock=clock, rng=rng, upstream=name, observer=observer)
-    outermost_first: list[Wrap] = [
-        lambda inner: Deadlined(inner, clock),
-        *([] if thrift is None else [lambda inner: Thrifty(inner, thrift, accounts, observer)]),
-    ]
-    return Gateway(_wrapped(retrying, outermost_first), accounts, ways, build, choose, redis)
+    retrying = Retrying(routed, RetryRules(), clock=clock, rng=rng, upstream=name, observer=observer)
+    posts = [build(way) for way in ways]
+    return Gateway(posts, around(posts, rules, thrift), accounts, build, around, redis)
 
 
 def _lane(

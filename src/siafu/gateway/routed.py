@@ -78,13 +78,13 @@ class _Option(NamedTuple):
 
 
 class Routed:
-    """The wrapper that chooses. `lanes`: in the order of the settings; may be replaced. `rules`: the first that fits a
-    call counts.
+    """The wrapper that chooses. `lanes`: in the order of the settings. `rules`: the first that fits a call counts. Both
+    may be replaced.
     """
 
     def __init__(self, lanes: Sequence[Lane], rules: Sequence[Rule], *, clock: Clock, observer: Observer) -> None:
         self.lanes = lanes
-        self._rules = rules
+        self.rules = rules
         self._clock = clock
         self._observer = observer
         self._standings: dict[tuple[str, str], Standing] = {}  # (upstream, model) that failed last
@@ -94,7 +94,7 @@ class Routed:
 
         Raises: ModelError, with `tried` and `elsewhere`; RequestRefused when no upstream offers the model.
         """
-        targets = chain(self._rules, request, context)
+        targets = chain(self.rules, request, context)
         lane, wanted = self._choose(targets, context.tried)
         if wanted != targets[0] or context.tried:
             self._observer(
