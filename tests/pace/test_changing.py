@@ -148,7 +148,7 @@ def test_tokens_begin_to_count_and_stop_to() -> None:
     assert at.ready(0.0, 1, 10) > 0.0, "nobody knows what was used of late"
     assert at.ready(5.0, 1, 50) == 0.0
     late = at.take(5.0, 1, 50)
-    at.change(5.0, most=2, rpm=None, tpm=None)
+    at.change(5.0, most=3, rpm=None, tpm=None)
     assert at.ready(5.0, 1, 10_000) == 0.0
     for permit in (*before, late):
         at.ended(permit, 6.0, used=5)

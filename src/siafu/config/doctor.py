@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Literal
 
 from siafu.border.money import show_usd
-from siafu.border.secrets import MASK, Secret, redact
+from siafu.border.secrets import redact
 from siafu.border.text import preview
 from siafu.config.advice import Row, advice, clock_row, model_row, wrong_maker
 from siafu.config.assembly import House, Plan, opened
-from siafu.config.settings import Given, Settings, refers
+from siafu.config.settings import Given, Settings
+from siafu.config.shown import shown
 from siafu.config.upstreams import rules, usable_ways
 from siafu.errors import ConfigError, ModelError, SiafuError, Unreachable
 from siafu.gateway.chat import ChatAnswer, ChatRequest
@@ -30,7 +31,6 @@ from siafu.tools.toolset import ToolSet
 SIMULATED = "none is configured, so a SIMULATED one answers: no model runs, nothing is billed"
 CALL_SECONDS = 60.0
 ENOUGH, LITTLE = 10**9, 10**8  # bytes of free disk
-_GUARDED = {"api_key", "api_keys", "database_url", "redis_url", "env", "headers"}
 _NETWORK = {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "glusterfs", "lustre", "fuse.sshfs"}
 _ROLES: tuple[Literal["default", "strong", "cheap"], ...] = ("default", "strong", "cheap")
 
@@ -46,17 +46,9 @@ def settings_rows(values: Sequence[Given]) -> list[Row]:
     if not winners:
         return [Row(check="settings", state="ok", found="all defaults: no siafu.toml, SIAFU_* or OPENAI_* sets any")]
     return [
-        Row(check=name, state="ok", found=f"{_shown(each)}  (from {each.source})")
+        Row(check=name, state="ok", found=f"{preview(str(shown(each)), 60)}  (from {each.source})")
         for name, each in sorted(winners.items())
     ]
-
-
-def _shown(each: Given) -> str:
-    value = each.value
-    guarded = isinstance(value, Secret) or not _GUARDED.isdisjoint(each.place)
-    if guarded and not (isinstance(value, str) and refers(value)):
-        return MASK
-    return preview(redact(str(value)), 60)
 
 
 def state_rows(home: Path) -> list[Row]:

@@ -202,7 +202,7 @@ def load(
 
     Raises: ConfigError naming the place, what is wrong, and the nearest name for an unknown one.
     """
-    file = (_path(config, environ) or DEFAULT_FILE).absolute()
+    file = settings_file(config, environ).absolute()
     mark = file_mark(file)
     settings = settled(given(config=config, flags=flags, environ=environ))
     literal = {place: _guarded(place, value) for place, value in (flags or {}).items()}
@@ -239,12 +239,13 @@ def settled(values: Iterable[Given]) -> Settings:
             _put(tree, each)
         except ConfigError as error:
             wrong.append(error.message)
+    try:
+        found = Settings.model_validate(tree)
+    except pydantic.ValidationError as error:
+        wrong += [_explain(problem) for problem in error.errors()]
     if wrong:
         raise ConfigErrors(wrong)
-    try:
-        return Settings.model_validate(tree)
-    except pydantic.ValidationError as error:
-        raise ConfigErrors([_explain(problem) for problem in error.errors()]) from None
+    return found
 
 
 def given(
@@ -255,15 +256,15 @@ def given(
 
     Raises: ConfigError for a file that cannot be read.
     """
-    path = _path(config, environ)
-    file = path or (DEFAULT_FILE if DEFAULT_FILE.exists() else None)
-    return _given(file, str(file), flags or {}, environ)
+    file = settings_file(config, environ)
+    there = file is not DEFAULT_FILE or file.exists()
+    return _given(file if there else None, str(file), flags or {}, environ)
 
 
-def _path(config: Path | None, environ: Mapping[str, str] | None) -> Path | None:
-    """The file that was named."""
-    env = os.environ if environ is None else environ
-    return config or (Path(env["SIAFU_CONFIG"]) if env.get("SIAFU_CONFIG") else None)
+def settings_file(config: Path | None = None, environ: Mapping[str, str] | None = None) -> Path:
+    """The file that is read: the one that was named, else ./siafu.toml, which need not be there."""
+    named = (os.environ if environ is None else environ).get("SIAFU_CONFIG")
+    return config or (Path(named) if named else DEFAULT_FILE)
 
 
 def _given(file: Path | None, source: str, flags: Mapping[str, Any], environ: Mapping[str, str] | None) -> list[Given]:
