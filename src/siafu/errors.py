@@ -172,7 +172,10 @@ class Unreachable(UpstreamFault):
 
 
 class MalformedReply(UpstreamFault):
+    """`web_page`: it was HTML."""
+
     code = "malformed_reply"
+    web_page = False
 
 
 class CallTimeout(ModelError):

@@ -61,7 +61,7 @@ def values(node: dict[str, Any], name: str = "") -> st.SearchStrategy[Any]:
     if "const" in node or "enum" in node:
         return st.sampled_from(node.get("enum") or [node["const"]])
     if "anyOf" in node:
-        return st.one_of(values(each, name) for each in node["anyOf"])
+        return st.one_of([values(each, name) for each in node["anyOf"]])
     kind = node["type"]
     if kind == "object":
         return tables(node)
@@ -73,8 +73,8 @@ def values(node: dict[str, Any], name: str = "") -> st.SearchStrategy[Any]:
     most = min(most, node.get("exclusiveMaximum", most))
     if kind == "integer":
         return st.integers(least, most)
-    out = {"exclude_min": "exclusiveMinimum" in node, "exclude_max": "exclusiveMaximum" in node}
-    return st.floats(least, most, **out)
+    open_ends = "exclusiveMinimum" in node, "exclusiveMaximum" in node
+    return st.floats(least, most, exclude_min=open_ends[0], exclude_max=open_ends[1])
 
 
 def tables(node: dict[str, Any]) -> st.SearchStrategy[Any]:
@@ -96,6 +96,10 @@ def test_what_the_schema_takes_the_reader_takes(tree: dict[str, Any]) -> None:
     assert accepted(tree)
 
 
+def put(table: dict[str, Any], name: str, value: Any) -> dict[str, Any]:
+    return {**table, name: value}
+
+
 def without(gone: str, table: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in table.items() if name != gone}
 
@@ -108,8 +112,7 @@ def broken(node: dict[str, Any], name: str = "") -> st.SearchStrategy[Any]:
         wrong.append(whole.map(lambda table: {**table, "no-such-setting": 1}))
         for inner, each in node["properties"].items():
             if inner not in ("effects", "headers", "env", "query", "cheaper"):
-                parts = st.tuples(whole, broken(each, inner))
-                wrong.append(parts.map(lambda both, inner=inner: {**both[0], inner: both[1]}))
+                wrong.append(st.builds(put, whole, st.just(inner), broken(each, inner)))
         wrong += [whole.map(partial(without, gone)) for gone in node.get("required", ())]
     elif node.get("type") == "object":
         wrong.append(broken(node["additionalProperties"]).map(lambda value: {"a": value}))

@@ -9,6 +9,8 @@ from siafu.border.secrets import redact
 from siafu.border.text import preview
 from siafu.errors import ConfigError
 
+_PATHS = ("/chat/completions", "/completions", "/embeddings", "/models", "/responses")
+
 
 def is_loopback(host: str) -> bool:
     """True for localhost, 127.0.0.0/8 and ::1 (as written, without a DNS look-up)."""
@@ -34,8 +36,9 @@ def checked_base_url(url: str, where: str) -> str:
     check_web_url(text, where, like="https://host/v1", instead="set the key apart from it")
     if "?" in text or "#" in text:  # also an empty one, which would swallow the path
         raise ConfigError(f"{where} must not have a query or fragment")
-    if text.endswith("/chat/completions"):
-        raise ConfigError(f"{where} is the base of the API; leave away /chat/completions")
+    for path in _PATHS:
+        if text.endswith(path):
+            raise ConfigError(f"{where} is the base of the API; leave away {path}")
     return text
 
 

@@ -54,7 +54,8 @@ def doctor(
 async def _examine(where: dict[str, Any], call: bool) -> list[Row]:
     from siafu.config.advice import Row
     from siafu.config.databases import database_rows
-    from siafu.config.doctor import call_rows, endpoint_rows, python_row, settings_rows, state_rows
+    from siafu.config.doctor import call_rows, python_row, settings_rows, state_rows
+    from siafu.config.reaching import endpoint_rows
     from siafu.config.settings import given, load
     from siafu.errors import ConfigError
 

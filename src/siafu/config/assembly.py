@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -13,6 +14,7 @@ import msgspec
 from siafu.agents.task import ModelOptions, Surroundings, unaudited
 from siafu.border.money import parse_usd
 from siafu.config.budgets import open_accounts, thrift
+from siafu.config.reaching import explained
 from siafu.config.reload import following
 from siafu.config.settings import Settings
 from siafu.config.simulated import NOTICE
@@ -40,7 +42,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     per_item_pico: what one item may cost, None = as the settings say. allow_unpriced: models without a price may run
     under a budget. tools: Python functions or one ToolSet, which
     stays the caller's to close. endpoint: an Endpoint to use as it is (tests), None = as the settings say. notice: told
-    when the simulated endpoint stands in. denied: as in `Surroundings`.
+    when the simulated endpoint stands in. models: that will be asked, when they are others than those of the settings.
+    denied: as in `Surroundings`.
     """
 
     run: str = "map"
@@ -53,15 +56,19 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     defaults: ModelOptions = {}
     observer: Observer = nobody
     notice: Callable[[str], None] | None = None
+    models: Collection[str] = ()
     denied: Callable[[CallContext, str], Awaitable[None]] = unaudited
 
 
 class House(msgspec.Struct, frozen=True, kw_only=True):
-    """The built parts of one run. `upstream`: where models are called first, None for a given endpoint."""
+    """The built parts of one run. `upstream`: where models are called first, None for a given endpoint. explain: asks
+    the endpoints what keeps them from answering, and says what to do.
+    """
 
     around: Surroundings
     store: RunStore | None
     upstream: Upstream | None
+    explain: Callable[[], Awaitable[list[str]]]
 
 
 @contextlib.asynccontextmanager
@@ -104,7 +111,7 @@ async def opened(settings: Settings, plan: Plan) -> AsyncIterator[House]:
             observer=plan.observer,
             denied=plan.denied,
         )
-        yield House(around=around, store=store, upstream=upstream)
+        yield House(around=around, store=store, upstream=upstream, explain=partial(explained, settings, plan.models))
 
 
 def check_prices(settings: Settings, plan: Plan, models: Collection[str]) -> None:

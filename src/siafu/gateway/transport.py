@@ -394,7 +394,8 @@ class _Call:
         text = f"{type(error).__name__}: {preview(redact(str(error)[:4000]), 200)}"
         for kinds, ours, what in _MEANINGS:
             if isinstance(error, kinds):
-                return ours(f"{what.format(where)} ({text})")
+                status = error.status if isinstance(error, aiohttp.ClientHttpProxyError) else None
+                return ours(f"{what.format(where)} ({text})", status=status)
         return UpstreamFault(f"the connection to {where} broke ({text})")
 
 
