@@ -14,6 +14,9 @@ from certificates import certified, speaking_tls
 from gateway.fake_upstream import Arrival, error, http, upstream
 from siafu.border.secrets import Secret
 from siafu.config.advice import Row
+from siafu.config.assembly import notices
+from siafu.config.checking import risks
+from siafu.config.doctor import risk_rows
 from siafu.config.reaching import endpoint_rows
 from siafu.config.settings import Settings, load
 from siafu.errors import ConfigError
@@ -46,7 +49,7 @@ async def one(base_url: str, **own: Any) -> Row:
 # ---- TLS ------------------------------------------------------------------------------------------------------------
 
 
-async def test_certificates_that_are_refused(tmp_path: Path) -> None:
+async def test_sec28_certificates_that_are_refused(tmp_path: Path) -> None:
     """The authority is trusted; else nobody would look at the dates and names."""
     for names, validity, host, words in (
         (["localhost"], {"begins": -3.0, "ends": -1.0}, "localhost", "has expired: renew it at the server"),
@@ -84,7 +87,7 @@ async def test_plain_and_secure_ports_mixed_up(tmp_path: Path) -> None:
         assert "refused the request (400)" in (await one(fake.base_url)).found  # it only says so
 
 
-async def test_a_server_that_knows_only_old_tls(tmp_path: Path) -> None:
+async def test_sec28_tls_older_than_1_2_is_refused(tmp_path: Path) -> None:
     files = certified(tmp_path, "localhost")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
@@ -188,3 +191,20 @@ async def test_a_line_break_at_the_end_of_a_key_is_none_of_it(tmp_path: Path, mo
         )
         assert all(row.state != "fail" for row in rows)
         assert fake.arrivals[0].headers["authorization"] == f"Bearer {KEY}"
+
+
+# ---- what works and is not safe -------------------------------------------------------------------------------------
+
+
+def test_sec28_clear_text_to_another_machine_is_warned_of() -> None:
+    settings = load(
+        environ={"REDIS_URL": "redis://:geheim@cache.example", "SIAFU_DATABASE_URL": "postgresql://db.example/x"}
+    )
+    rows = risk_rows(settings)
+    assert [(row.state, row.advice) for row in rows] == [
+        ("warn", "begin it with rediss://"),
+        ("warn", "add ?sslmode=verify-full"),
+    ]
+    assert [text for text in notices(settings) if "clear text" in text] == risks(settings)
+    assert "geheim" not in str(rows)
+    assert risk_rows(load(environ={"REDIS_URL": "rediss://cache.example"})) == []

@@ -14,6 +14,7 @@ import msgspec
 from siafu.agents.task import ModelOptions, Surroundings, unaudited
 from siafu.border.money import parse_usd
 from siafu.config.budgets import open_accounts, thrift
+from siafu.config.checking import risks
 from siafu.config.reaching import explained
 from siafu.config.reload import following
 from siafu.config.settings import Settings
@@ -90,8 +91,9 @@ async def opened(settings: Settings, plan: Plan) -> AsyncIterator[House]:
         upstream: Upstream | None = None
         endpoint = plan.endpoint
         if endpoint is None:
-            if settings.simulated and plan.notice is not None:
-                plan.notice(NOTICE)
+            if plan.notice is not None:
+                for text in notices(settings):
+                    plan.notice(text)
             ways = await stack.enter_async_context(open_ways(settings))
             upstream = ways[0].upstream
             ledger = MemoryLedger() if store is None else store.ledger
@@ -112,6 +114,11 @@ async def opened(settings: Settings, plan: Plan) -> AsyncIterator[House]:
             denied=plan.denied,
         )
         yield House(around=around, store=store, upstream=upstream, explain=partial(explained, settings, plan.models))
+
+
+def notices(settings: Settings) -> list[str]:
+    """What people should know before anything is sent. Raises: ConfigError."""
+    return [NOTICE] * settings.simulated + risks(settings)
 
 
 def check_prices(settings: Settings, plan: Plan, models: Collection[str]) -> None:

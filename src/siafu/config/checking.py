@@ -7,6 +7,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from siafu.border.secrets import Secret
+from siafu.border.urls import in_clear_text
 from siafu.config.budgets import thrift
 from siafu.config.mcp_servers import configured_server
 from siafu.config.settings import Settings, given, load, settled
@@ -35,6 +37,16 @@ def faults(settings: Settings) -> list[str]:
             step()
         except ConfigError as error:
             found.append(error.message)
+    return found
+
+
+def risks(settings: Settings) -> list[str]:
+    """What works and still is not safe: passwords and data that travel in clear text to another machine."""
+    found = []
+    for name, address in (("redis_url", settings.redis()), ("database_url", settings.database(""))):
+        url = address.reveal() if isinstance(address, Secret) else str(address or "")
+        if advice := in_clear_text(url):
+            found.append(f"{name} leads to another machine, perhaps without TLS: all travels in clear text: {advice}")
     return found
 
 

@@ -16,6 +16,7 @@ from siafu.border.secrets import redact
 from siafu.border.text import preview
 from siafu.config.advice import Row, advice
 from siafu.config.assembly import House, Plan, opened
+from siafu.config.checking import risks
 from siafu.config.reaching import wanted_models
 from siafu.config.settings import Given, Settings
 from siafu.config.shown import shown
@@ -43,6 +44,12 @@ def settings_rows(values: Sequence[Given]) -> list[Row]:
         Row(check=name, state="ok", found=f"{preview(str(shown(each)), 60)}  (from {each.source})")
         for name, each in sorted(winners.items())
     ]
+
+
+def risk_rows(settings: Settings) -> list[Row]:
+    """What works and still is not safe. Raises: ConfigError."""
+    told = (text.rpartition(": ") for text in risks(settings))
+    return [Row(check="in clear text", state="warn", found=found, advice=advice) for found, _, advice in told]
 
 
 def state_rows(home: Path) -> list[Row]:

@@ -9,12 +9,11 @@ from functools import partial
 import msgspec
 
 from siafu.border.secrets import Secret
-from siafu.config.assembly import build_gateway, told
+from siafu.config.assembly import build_gateway, notices, told
 from siafu.config.budgets import open_accounts
 from siafu.config.client_keys import LEDGER, RUN, client_keys, customer_key
 from siafu.config.reload import following
 from siafu.config.settings import Settings
-from siafu.config.simulated import NOTICE
 from siafu.config.swarms import SupportSwarm, support_swarm
 from siafu.config.upstreams import open_ways
 from siafu.gateway.accounts import Accounts
@@ -81,8 +80,8 @@ async def serving(settings: Settings, notice: Callable[[str], None]) -> AsyncIte
     clock = SystemClock()
     async with contextlib.AsyncExitStack() as stack:
         ways = await stack.enter_async_context(open_ways(settings))
-        if settings.simulated:
-            notice(NOTICE)
+        for text in notices(settings):
+            notice(text)
         accounts = await stack.enter_async_context(open_accounts(settings, settings.home / LEDGER, clock))
         keys = await stack.enter_async_context(client_keys(settings))
         store = SqliteStore(settings.home / LEDGER)

@@ -71,6 +71,9 @@ class Origin(msgspec.Struct, frozen=True):
     flags: Mapping[str, Any]
     environ: Mapping[str, str] | None
 
+    def __repr__(self) -> str:
+        return f"Origin({str(self.file)!r})"
+
 
 class Settings(Section):
     """Everything a user may set. `home`: where journals and state live. `database_url`: of the effects that tools have
