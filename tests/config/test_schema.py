@@ -26,7 +26,7 @@ from siafu.errors import ConfigError
 DOCS = Path(__file__).parents[2] / "docs"
 SCHEMA = json_schema()
 CHECK = jsonschema.Draft7Validator(SCHEMA, format_checker=jsonschema.FormatChecker())
-SAMPLES = {
+SAMPLES: dict[str, list[Any]] = {
     "url": ["https://a.example/v1", "http://127.0.0.1:8000/v1"],
     "base_url": ["https://a.example/v1", "http://localhost:11434/v1"],
     "api_key": ["env:KEY", "file:/run/secrets/key"],
