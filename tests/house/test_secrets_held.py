@@ -206,7 +206,8 @@ def test_sec26_neither_a_client_nor_a_redirect_sends_the_key_elsewhere(tmp_path:
         echo.status, echo.location = 307, f"{capture.url}/chat/completions"
         with serving(tmp_path, OPENAI_BASE_URL=echo.url, OPENAI_API_KEY=CANARY) as process:
             place = capture.url.removesuffix("/v1").removeprefix("http://")
-            overrides: tuple[dict[str, Any], ...] = ({"base_url": capture.url}, {"model": capture.url}, {"extra_headers": {"host": place}}, {})
+            overrides: list[dict[str, Any]] = [{}, {"base_url": capture.url}, {"model": capture.url}]
+            overrides.append({"extra_headers": {"host": place}})
             for body in overrides:
                 process.ask(**body)
             with contextlib.closing(process.connect()) as raw:  # every header that some gateway takes for an address

@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 
 from siafu.errors import StoreError
+from siafu.store import schema
+from siafu.store.report import Report
 from siafu.store.spending import DIMENSIONS, Spending, Sums, journals
 from siafu.store.sqlite import SqliteStore
 
@@ -118,3 +120,57 @@ async def test_journals_of_a_home(tmp_path: Path) -> None:
     assert journals(tmp_path) == [ours, second, tmp_path / "torn.db"]
     with pytest.raises(StoreError):
         Spending(tmp_path / "torn.db")
+
+
+async def test_by_key_bucket_and_client(tmp_path: Path) -> None:
+    """A client is known in the run of `siafu serve` only: elsewhere a task may be called anything."""
+    for name in ("serve", "other"):
+        run = SqliteStore(tmp_path / f"{name}.db").run(name)
+        await run.begin("work")
+        for attempt, task, bucket in (
+            ("a1", "key_1/req_1", "3/new"),
+            ("a2", "key_1/req_1", "3/fallback"),
+            ("a3", "t/x", ""),
+        ):
+            await run.ledger.open(opened(attempt, task=task, step="", bucket=bucket, key="seoul#2"))
+            run.ledger.settle(settled(attempt, usd_pico=1))
+        await run.aclose()
+    with Spending(tmp_path / "serve.db") as ledger:
+        assert {part.key: part.sums.calls for part in ledger.parts(("key", "client"))} == {
+            ("seoul#2", ""): 1,
+            ("seoul#2", "key_1"): 2,
+        }
+        assert {part.key[0] for part in ledger.parts(("bucket",))} == {"", "3/new", "3/fallback"}
+    with Spending(tmp_path / "other.db") as ledger:
+        assert {part.key[0] for part in ledger.parts(("client",))} == {""}
+
+
+async def test_a_ledger_of_the_version_before_can_be_read_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "old.db"
+    with monkeypatch.context() as older:
+        older.setattr(schema, "MIGRATIONS", schema.MIGRATIONS[:1])
+        run = SqliteStore(path).run("r")
+        await run.begin("work")
+        await run.aclose()
+    with closing(sqlite3.connect(path)) as db:
+        db.execute(
+            "INSERT INTO attempt (attempt, run, task, step, agent, role, upstream, model, opened_at)"
+            " VALUES ('a', 1, 't', '', '', '', 'u', 'm', 1.0)"
+        )
+        db.commit()
+    with Spending(path) as ledger:
+        assert [(part.key, part.sums.calls) for part in ledger.parts(("upstream", "key", "bucket"))] == [
+            (("u", "", ""), 1)
+        ]
+    with Report(path) as report:
+        assert [call.opened.key for call in report.calls("r", "t")] == [""]
+    with closing(sqlite3.connect(path)) as db:
+        assert db.execute("PRAGMA user_version").fetchone() == (1,)
+    run = SqliteStore(path).run("r")  # resumed, it is brought up to date
+    await run.begin("work")
+    await run.ledger.open(opened("b", key="u#1"))
+    await run.aclose()
+    with Spending(path) as ledger:
+        assert {part.key[0] for part in ledger.parts(("key",))} == {"", "u#1"}

@@ -28,6 +28,7 @@ from siafu.border.text import preview, printable
 from siafu.cli.cost_tables import estimate_json, print_comparison
 from siafu.cli.progress import Progress, span
 from siafu.config.assembly import House, Plan
+from siafu.config.collector import relieve_collector
 from siafu.errors import AccessRefused, ApprovalPending, ConfigError, Interrupted, OutcomeUnknown
 from siafu.store.spending import Sums
 from siafu.swarm.options import MapOptions
@@ -58,6 +59,7 @@ def run_file(
 
     Raises: Interrupted on SIGINT or SIGTERM, with the command that goes on; InputError, ConfigError, StoreError.
     """
+    relieve_collector()
     with Progress(where.out.name, quiet=quiet) as progress, ready(job, where, options, progress) as prepared:
         outcome = asyncio.run(_until_signal(_work(prepared, map_options, open_house, progress), progress))
     cost = spent(where)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from functools import partial
@@ -14,9 +15,10 @@ import msgspec
 from siafu.agents.task import ModelOptions, Surroundings, unaudited
 from siafu.border.money import parse_usd
 from siafu.config.budgets import open_accounts, thrift
+from siafu.config.canary import following_canaries
 from siafu.config.checking import risks
 from siafu.config.reaching import explained
-from siafu.config.reload import following
+from siafu.config.reload import Following, following
 from siafu.config.settings import Settings
 from siafu.config.simulated import NOTICE
 from siafu.config.upstreams import configured_prices, open_ways, rules
@@ -25,6 +27,7 @@ from siafu.gateway.accounts import Accounts, Rules
 from siafu.gateway.client import Gateway, Way, assemble
 from siafu.gateway.endpoint import Endpoint
 from siafu.gateway.meter import MemoryLedger
+from siafu.gateway.tally import Tally
 from siafu.gateway.upstream import Upstream
 from siafu.observe.calls import CallContext
 from siafu.observe.events import Event, LimitsShared, Observer, fan_out, nobody
@@ -97,11 +100,9 @@ async def opened(settings: Settings, plan: Plan) -> AsyncIterator[House]:
             ways = await stack.enter_async_context(open_ways(settings))
             upstream = ways[0].upstream
             ledger = MemoryLedger() if store is None else store.ledger
-            observer = told(plan.observer, plan.notice)
-            gateway = build_gateway(settings, ways, ledger, accounts, observer)
-            stack.push_async_callback(gateway.aclose)
-            await stack.enter_async_context(following(settings, gateway, ways, observer, plan.notice))
-            endpoint = gateway
+            endpoint = await stack.enter_async_context(
+                open_gateway(settings, ways, ledger, accounts, plan.observer, plan.notice)
+            )
         tools = plan.tools
         if tools is not None and isinstance(tools, Sequence):
             tools = Functions(*tools)
@@ -156,22 +157,40 @@ def told(observer: Observer, notice: Callable[[str], None] | None) -> Observer:
     return observer if notice is None else fan_out(observer, tell)
 
 
-def build_gateway(
-    settings: Settings, ways: Sequence[Way], ledger: Ledger, accounts: Accounts, observer: Observer
-) -> Gateway:
-    """The gateway over `ways`, under the settings' routes."""
+@contextlib.asynccontextmanager
+async def open_gateway(
+    settings: Settings,
+    ways: Sequence[Way],
+    ledger: Ledger,
+    accounts: Accounts,
+    observer: Observer,
+    notice: Callable[[str], None] | None,
+    asked: asyncio.Event | None = None,
+) -> AsyncIterator[Gateway]:
+    """The gateway over `ways`, under the settings' routes. While the block runs it follows settings, keys and canaries
+    as they are changed. notice: told what people should know. asked: set to have the settings read again at once.
+
+    Raises: ConfigError, StoreError.
+    """
     redis = None if settings.simulated else settings.redis()
-    return assemble(
+    tally = Tally()
+    gateway = assemble(
         ways,
         rules(settings),
         ledger=ledger,
         accounts=accounts,
         clock=SystemClock(),
         rng=Random(),
-        observer=observer,
+        observer=fan_out(told(observer, notice), tally),
         thrift=thrift(settings),
         redis=None if redis is None else RedisDoor(redis),
     )
+    async with (
+        contextlib.aclosing(gateway),
+        following(Following(settings, gateway, ways, observer, asked), notice),
+        following_canaries(settings, gateway, tally, observer, notice),
+    ):
+        yield gateway
 
 
 def _rules(settings: Settings, plan: Plan) -> Rules:

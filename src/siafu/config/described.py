@@ -9,8 +9,8 @@ from collections.abc import Mapping
 DESCRIBED: Mapping[str, str] = {
     "": "Settings of siafu. Flags win over the environment, the environment over this file.",
     "home": "The folder for journals and state; keep it on a disk of this machine (SIAFU_HOME)",
-    "database_url": "Where effects and conversations are kept: a path, sqlite:///PATH or postgresql://..., with a "
-    "password as env:NAME; none = files in home (SIAFU_DATABASE_URL)",
+    "database_url": "Where effects, conversations, client keys, budgets and canaries are kept: a path, "
+    "sqlite:///PATH or postgresql://..., with a password as env:NAME; none = files in home (SIAFU_DATABASE_URL)",
     "redis_url": "Where processes of one key share the limits; none = each has them for itself (SIAFU_REDIS_URL, "
     "REDIS_URL)",
     "endpoint": "The one endpoint, when there are no upstreams; without base_url and api_key a SIMULATED one answers",

@@ -81,22 +81,27 @@ def _shown(settings: Settings, place: str) -> str:
 
 
 class Following:
-    """Lets `gateway` go by the settings as they are now. `first`: the ways with which it began."""
+    """Lets `gateway` go by the settings as they are now. `first`: the ways with which it began. asked: set to have
+    everything read again at once, changed or not.
+    """
 
-    def __init__(self, settings: Settings, gateway: Gateway, first: Sequence[Way], observer: Observer) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        gateway: Gateway,
+        first: Sequence[Way],
+        observer: Observer,
+        asked: asyncio.Event | None = None,
+    ) -> None:
         self._now = settings  # that count
         self._read = settings  # as the file has them
         self._gateway = gateway
         self._first = first[0].upstream
         self._observer = observer
-        self._asked = asyncio.Event()
+        self._asked = asked or asyncio.Event()
         self._known: dict[Path, tuple[tuple[int, ...], str]] = {}
         origin = settings.origin
         self._begun = self._prints() if origin is None or file_mark(origin.file) == origin.mark else ()
-
-    def look_now(self) -> None:
-        """Read everything again at once, changed or not."""
-        self._asked.set()
 
     async def run(self, notice: Callable[[str], None]) -> None:
         """Follow until cancelled. When what is found cannot be used, people hear why, and all stays as it was until the
@@ -185,20 +190,13 @@ def _named_files(settings: Settings) -> list[Path]:
 
 
 @contextlib.asynccontextmanager
-async def following(
-    settings: Settings,
-    gateway: Gateway,
-    first: Sequence[Way],
-    observer: Observer,
-    notice: Callable[[str], None] | None = None,
-) -> AsyncIterator[Callable[[], None]]:
-    """Let `gateway` go by the settings and keys as they change while the block runs. Yields what makes it look at once.
-    notice: told what has changed, and why it did not count.
+async def following(follower: Following, notice: Callable[[str], None] | None = None) -> AsyncIterator[None]:
+    """Let its gateway go by the settings and keys as they change while the block runs. notice: told what has changed,
+    and why it did not count.
     """
-    follower = Following(settings, gateway, first, observer)
     task = asyncio.create_task(follower.run(notice or _nobody), name="siafu settings")
     try:
-        yield follower.look_now
+        yield
     finally:
         task.cancel()
         await asyncio.wait({task})

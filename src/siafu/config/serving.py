@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from functools import partial
@@ -9,10 +10,9 @@ from functools import partial
 import msgspec
 
 from siafu.border.secrets import Secret
-from siafu.config.assembly import build_gateway, notices, told
+from siafu.config.assembly import notices, open_gateway
 from siafu.config.budgets import open_accounts
 from siafu.config.client_keys import LEDGER, RUN, client_keys, customer_key
-from siafu.config.reload import following
 from siafu.config.settings import Settings
 from siafu.config.swarms import SupportSwarm, support_swarm
 from siafu.config.upstreams import open_ways
@@ -91,9 +91,10 @@ async def serving(settings: Settings, notice: Callable[[str], None]) -> AsyncIte
         if state.in_flight:
             notice(f"{state.in_flight} calls were in flight when the last process ended: lost_in_crash in the ledger")
         departures = Departures(run.ledger)
-        gateway = build_gateway(settings, ways, departures, accounts, told(nobody, notice))
-        stack.push_async_callback(gateway.aclose)
-        look_now = await stack.enter_async_context(following(settings, gateway, ways, nobody, notice))
+        asked = asyncio.Event()
+        gateway = await stack.enter_async_context(
+            open_gateway(settings, ways, departures, accounts, nobody, notice, asked)
+        )
         support = await stack.enter_async_context(support_swarm(settings, gateway))
 
         async def spent(key: str, since: float) -> tuple[int, int]:
@@ -110,5 +111,5 @@ async def serving(settings: Settings, notice: Callable[[str], None]) -> AsyncIte
             support=support,
             identity_key=customer_key(),
             simulated=settings.simulated,
-            reload=look_now,
+            reload=asked.set,
         )

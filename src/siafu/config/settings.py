@@ -77,9 +77,9 @@ class Origin(msgspec.Struct, frozen=True):
 
 class Settings(Section):
     """Everything a user may set. `home`: where journals and state live. `database_url`: of the effects that tools have
-    had, and of conversations (a path, sqlite:///PATH or postgresql://...); None = files in `home`. `upstreams`: several
-    endpoints instead of `endpoint`; `routes`: which calls go where among them, the first that fits counts. `redis_url`:
-    where processes of one key share its limits, None = each has them for itself.
+    had, conversations, client keys, budgets and canaries (a path, sqlite:///PATH or postgresql://...); None = files in
+    `home`. `upstreams`: several endpoints instead of `endpoint`; `routes`: which calls go where among them, the first
+    that fits counts. `redis_url`: where processes of one key share its limits, None = each has them for itself.
     """
 
     endpoint: EndpointSettings = EndpointSettings()

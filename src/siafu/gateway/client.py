@@ -15,6 +15,7 @@ import msgspec
 
 from siafu.errors import ModelError, Overloaded
 from siafu.gateway.accounts import Accounts
+from siafu.gateway.canary import Split
 from siafu.gateway.chat import ChatRequest
 from siafu.gateway.deadline import Deadlined
 from siafu.gateway.dialect import Spelled
@@ -71,11 +72,19 @@ class _Post(NamedTuple):
         await self.transport.aclose()
 
 
+class _Choice(NamedTuple):
+    """Which model and lane a call goes to. split: how canaries divide calls; None = there are none."""
+
+    rules: Sequence[Rule]
+    thrift: Thrift | None
+    split: Split | None = None
+
+
 class Gateway:
     """The Endpoint that agents call. `accounts`: the budgets of its runs. Use it in one event loop at a time.
 
-    build: the lane of a way. around: the whole onion around lanes. redis: the door that the lanes share, closed with
-    the gateway.
+    build: the lane of a way. around: the whole onion around lanes, chosen among in this way. redis: the door that the
+    lanes share, closed with the gateway.
     """
 
     def __init__(
@@ -84,7 +93,8 @@ class Gateway:
         endpoint: Endpoint,
         accounts: Accounts,
         build: Callable[[Way], _Post],
-        around: Callable[[Sequence[_Post], Sequence[Rule], Thrift | None], Endpoint],
+        choice: _Choice,
+        around: Callable[[Sequence[_Post], _Choice], Endpoint],
         redis: RedisDoor | None = None,
     ) -> None:
         self._endpoint = endpoint
@@ -92,6 +102,7 @@ class Gateway:
         self._around = around
         self._redis = redis
         self._posts = posts
+        self._choice = choice
         self._retired: list[_Post] = []
         self.accounts = accounts
 
@@ -129,13 +140,21 @@ class Gateway:
         kept = {slot: before.pop(slot) for way in ways if _alike(before.get(slot := _slot(way)), way)}
         new = {slot: self._build(way) for way in ways if (slot := _slot(way)) not in kept}
         self._posts = [new.get(_slot(way)) or _changed(kept[_slot(way)], way) for way in ways]
-        self._endpoint = self._around(self._posts, rules, thrift)
+        self._choose(self._choice._replace(rules=rules, thrift=thrift))
         for post in before.values():
             post.lane.endpoint.turn_away(partial(_gone, post.lane.id))
         self._retired += before.values()
         for post in [post for post in self._retired if not post.lane.endpoint.in_flight]:
             self._retired.remove(post)
             await post.aclose()
+
+    def divide(self, split: Split | None) -> None:
+        """Let canaries divide calls so from now on; None = there are none."""
+        self._choose(self._choice._replace(split=split))
+
+    def _choose(self, choice: _Choice) -> None:
+        self._choice = choice
+        self._endpoint = self._around(self._posts, choice)
 
     async def aclose(self) -> None:
         """Close the connections. Idempotent; the next call opens new ones."""
@@ -196,10 +215,10 @@ def assemble(  # noqa: PLR0913 (the one place where everything meets)
             sharing = Sharing(redis, way.limits.whole, way.upstream, clock=clock, observer=observer)
         return _Post(way, _lane(way, transport, books, clock, rng, observer, sharing), transport, books, sharing)
 
-    def around(posts: Sequence[_Post], rules: Sequence[Rule], thrift: Thrift | None) -> Endpoint:
-        lanes = [post.lane for post in posts]
-        routed.lanes, routed.rules = lanes, rules
-        alone = len(lanes) == 1 and not rules and lanes[0].models is None
+    def around(posts: Sequence[_Post], choice: _Choice) -> Endpoint:
+        lanes, thrift = [post.lane for post in posts], choice.thrift
+        routed.lanes, routed.rules, routed.split = lanes, choice.rules, choice.split
+        alone = len(lanes) == 1 and not choice.rules and lanes[0].models is None and choice.split is None
         retrying.inner = lanes[0].endpoint if alone else routed
         retrying.rules = RetryRules(max_wait=max((post.way.limits.max_wait for post in posts), default=0.0))
         outermost_first: list[Wrap] = [
@@ -211,8 +230,8 @@ def assemble(  # noqa: PLR0913 (the one place where everything meets)
     routed = Routed((), rules, clock=clock, observer=observer)
     name = ways[0].upstream.name if len(ways) == 1 else ""
     retrying = Retrying(routed, RetryRules(), clock=clock, rng=rng, upstream=name, observer=observer)
-    posts = [build(way) for way in ways]
-    return Gateway(posts, around(posts, rules, thrift), accounts, build, around, redis)
+    posts, choice = [build(way) for way in ways], _Choice(rules, thrift)
+    return Gateway(posts, around(posts, choice), accounts, build, choice, around, redis)
 
 
 def _lane(
@@ -227,7 +246,7 @@ def _lane(
     """The part of the onion that each upstream and key has for itself."""
     name = way.upstream.name
     outermost_first: list[Wrap] = [
-        lambda inner: Metered(inner, books, clock=clock, upstream=name, observer=observer),
+        lambda inner: Metered(inner, books, clock=clock, upstream=name, observer=observer, key=_slot(way)),
         Spelled,
     ]
     limited = Limited(

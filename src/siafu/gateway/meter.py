@@ -147,6 +147,8 @@ class _Attempt:
                 role=context.role,
                 model=line.served_model or self.model,
                 upstream=self._metered.upstream,
+                key=self._metered.key,
+                bucket=context.bucket,
                 outcome=line.outcome,
                 code=line.code,
                 status=line.status,
@@ -160,12 +162,15 @@ class _Attempt:
 
 
 class Metered:
-    """The wrapper that reserves, writes the ledger and prices answers."""
+    """The wrapper that reserves, writes the ledger and prices answers. key: of the upstream, as the ledger names it."""
 
-    def __init__(self, inner: Endpoint, books: Books, *, clock: Clock, upstream: str, observer: Observer) -> None:
+    def __init__(
+        self, inner: Endpoint, books: Books, *, clock: Clock, upstream: str, observer: Observer, key: str = ""
+    ) -> None:
         self.books = books
         self.clock = clock
         self.upstream = upstream
+        self.key = key
         self.observer = observer
         self._inner = inner
         self._prefix = books.accounts.owner + uuid.uuid4().hex
@@ -238,6 +243,8 @@ class Metered:
             model=attempt.model,
             opened_at=self.clock.wall(),
             reserved_pico=attempt.reserved,
+            key=self.key,
+            bucket=context.bucket,
         )
 
 

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import msgspec
 
 from siafu.errors import AccessRefused, ModelError, Overloaded, QuotaExhausted, RequestRefused, Tried, UnpricedModel
+from siafu.gateway.canary import Split
 from siafu.gateway.chat import ChatRequest
 from siafu.gateway.endpoint import Reply
 from siafu.gateway.limits import Limited
@@ -56,7 +57,7 @@ class Lane:
         self.shut_until = -math.inf
 
     def offers(self, wanted: Target) -> bool:
-        if wanted.upstream and wanted.upstream != self.upstream:
+        if (wanted.upstream and wanted.upstream != self.upstream) or self.upstream in wanted.but_not:
             return False
         return self.models is None or wanted.model in self.models
 
@@ -78,13 +79,14 @@ class _Option(NamedTuple):
 
 
 class Routed:
-    """The wrapper that chooses. `lanes`: in the order of the settings. `rules`: the first that fits a call counts. Both
-    may be replaced.
+    """The wrapper that chooses. `lanes`: in the order of the settings. `rules`: the first that fits a call counts.
+    `split`: how canaries divide calls. All of them may be replaced.
     """
 
     def __init__(self, lanes: Sequence[Lane], rules: Sequence[Rule], *, clock: Clock, observer: Observer) -> None:
         self.lanes = lanes
         self.rules = rules
+        self.split: Split | None = None
         self._clock = clock
         self._observer = observer
         self._standings: dict[tuple[str, str], Standing] = {}  # (upstream, model) that failed last
@@ -95,6 +97,8 @@ class Routed:
         Raises: ModelError, with `tried` and `elsewhere`; RequestRefused when no upstream offers the model.
         """
         targets = chain(self.rules, request, context)
+        if self.split is not None:
+            targets = self.split.targets(targets, request, context, self._offered)
         lane, wanted = self._choose(targets, context.tried)
         if wanted != targets[0] or context.tried:
             self._observer(
@@ -103,6 +107,8 @@ class Routed:
         name = lane.own_name(wanted.model)
         if name != request.model:
             request = msgspec.structs.replace(request, model=name)
+        if wanted.bucket != context.bucket:
+            context = msgspec.structs.replace(context, bucket=wanted.bucket)
         place, sent_at = (lane.upstream, wanted.model), self._clock.now()
         if place in self._standings:
             self._standings[place].sending(sent_at)
@@ -150,6 +156,9 @@ class Routed:
                 attempts=0,
             )
         return best.lane, best.wanted
+
+    def _offered(self, wanted: Target) -> bool:
+        return any(lane.offers(wanted) for lane in self.lanes)
 
     def _options(self, targets: Sequence[Target], tried: Sequence[Tried]) -> list[_Option]:
         """Everything that could answer, the best first."""

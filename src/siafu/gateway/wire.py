@@ -209,6 +209,6 @@ def _count(value: Any) -> int | None:
     """None for what is no count. (Some upstreams fill a standard field with 0 beside one of their own, so callers take
     the first above zero.)
     """
-    if value is None or isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e9:
-        return None
-    return int(value)
+    if type(value) is int or isinstance(value, float):  # no bool
+        return int(value) if 0 <= value < 1e9 else None
+    return None

@@ -7,19 +7,23 @@ from typing import Protocol
 import msgspec
 
 
-class Event(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Base of all events; `run` names the run they belong to."""
+class Event(msgspec.Struct, frozen=True, kw_only=True, tag=True, gc=False):
+    """Base of all events; `run` names the run they belong to. Their fields are text and numbers: no cycle can form."""
 
     run: str = ""
 
 
 class AttemptEnded(Event, frozen=True, kw_only=True):
-    """One physical request to a model ended. `outcome`: ok, refused, failed, abandoned. Times in seconds."""
+    """One physical request to a model ended. `outcome`: ok, refused, failed, abandoned. Times in seconds. `key`,
+    `bucket`: as in `store.records.AttemptOpened`.
+    """
 
     task: str = ""
     role: str = ""
     model: str = ""
     upstream: str = ""
+    key: str = ""
+    bucket: str = ""
     outcome: str = "ok"
     code: str = ""
     status: int | None = None
@@ -75,6 +79,18 @@ class CheaperModel(Event, frozen=True, kw_only=True):
     task: str = ""
     model: str = ""
     instead: str = ""
+
+
+class CanaryMoved(Event, frozen=True, kw_only=True):
+    """From now on, `percent` of the users of `old` get `new` first. `state`: running, promoted, rolled_back, retired.
+    `reason`: why it has moved.
+    """
+
+    old: str = ""
+    new: str = ""
+    state: str = "running"
+    percent: int = 0
+    reason: str = ""
 
 
 class LimitsShared(Event, frozen=True, kw_only=True):

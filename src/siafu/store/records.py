@@ -1,6 +1,7 @@
 """The rows of the store, as frozen records, and the seams through which they are written.
 
-Amounts are pico-dollars (`siafu.border.money`), times are seconds since 1970 (UTC), bodies are JSON bytes.
+Amounts are pico-dollars (`siafu.border.money`), times are seconds since 1970 (UTC), bodies are JSON bytes. Rows of text
+and numbers cannot be part of a cycle, so the garbage collector need not know them (`gc=False`).
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ from typing import Literal, Protocol
 import msgspec
 
 
-class AttemptOpened(msgspec.Struct, frozen=True, kw_only=True):
+class AttemptOpened(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A physical request is about to be sent. `attempt` is unique; `reserved_pico`: its largest possible cost, None
-    when there is no price. `step`: `path#seq` of the journal.
+    when there is no price. `step`: `path#seq` of the journal. `key`: the upstream's key, as `siafu upstream-keys` names
+    it. `bucket`: its side of a canary, such as `3/new`; "" = it took part in none.
     """
 
     attempt: str
@@ -26,9 +28,11 @@ class AttemptOpened(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     opened_at: float
     reserved_pico: int | None = None
+    key: str = ""
+    bucket: str = ""
 
 
-class AttemptSettled(msgspec.Struct, frozen=True, kw_only=True):
+class AttemptSettled(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """How a physical request ended.
 
     outcome: ok, refused (an answer without work: 4xx, 429), failed (5xx, cut, malformed), abandoned (cancelled or
@@ -71,7 +75,7 @@ class Ledger(Protocol):
         ...
 
 
-class JournalEntry(msgspec.Struct, frozen=True, kw_only=True):
+class JournalEntry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The outcome of one logical step of a task.
 
     `path`: the agent's path ("" for the task itself); `seq`: position of the step on that path, from 0.
@@ -98,7 +102,7 @@ class Journal(Protocol):
         ...
 
 
-class ItemRecord(msgspec.Struct, frozen=True, kw_only=True):
+class ItemRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The final result of one item. `status`: ok or error. `value`: JSON bytes of what work returned (None for an
     error). `input_print`, `work_print`: fingerprints of the item and of the work it was done with; an empty
     `work_print` is not known, and so never other work than any.

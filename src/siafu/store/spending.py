@@ -10,13 +10,18 @@ import msgspec
 from siafu.store.journal_file import JournalFile
 from siafu.store.schema import may_be_ours
 
-# What a ledger can be divided by. The model is the one that served, else the one that was asked.
+# What a ledger can be divided by. The model is the one that served, else the one that was asked; the key that of the
+# upstream; the client a client key of `siafu serve`, whose tasks begin with it.
 DIMENSIONS: dict[str, str] = {
     "run": "run.name",
     "model": "COALESCE(NULLIF(served_model, ''), model)",
     "role": "role",
     "agent": "agent",
     "upstream": "upstream",
+    "key": "attempt.key",
+    "client": "CASE WHEN run.name = 'serve' AND task GLOB 'key_*/*' THEN substr(task, 1, instr(task, '/') - 1)"
+    " ELSE '' END",
+    "bucket": "bucket",
     "day": "strftime('%Y-%m-%d', opened_at, 'unixepoch')",
 }
 
