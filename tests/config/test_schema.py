@@ -63,6 +63,8 @@ def values(node: dict[str, Any], name: str = "") -> st.SearchStrategy[Any]:
     if "anyOf" in node:
         return st.one_of([values(each, name) for each in node["anyOf"]])
     kind = node["type"]
+    if kind == "boolean":
+        return st.booleans()
     if kind == "object":
         return tables(node)
     if kind == "array":
@@ -107,6 +109,8 @@ def without(gone: str, table: dict[str, Any]) -> dict[str, Any]:
 def broken(node: dict[str, Any], name: str = "") -> st.SearchStrategy[Any]:
     """What does not fit, somewhere within."""
     wrong: list[st.SearchStrategy[Any]] = [st.sampled_from([True, [[]], {"x": {"y": {"z": 1}}}])]
+    if node.get("type") == "boolean":
+        return st.sampled_from([0, "true"])
     if node.get("type") == "object" and "properties" in node:
         whole = tables(node)
         wrong.append(whole.map(lambda table: {**table, "no-such-setting": 1}))
@@ -205,7 +209,9 @@ def test_every_setting_is_described_and_nothing_else_is() -> None:
 
 
 HEAD = "| key | default | what it is |\n|---|---|---|"
-NEEDED = {"upstreams.*.base_url", "routes[].use"} | {f"prices.*.{name}" for name in ("input", "output", "date")}
+NEEDED = {"upstreams.*.base_url", "routes[].use", "reuse[].seconds"} | {
+    f"prices.*.{name}" for name in ("input", "output", "date")
+}
 
 
 def tables_of_the_page() -> dict[str, list[str]]:
@@ -215,10 +221,10 @@ def tables_of_the_page() -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for place, node in settings_of(SCHEMA).items():
         inner = node.get("additionalProperties")
-        if "properties" in node or (isinstance(inner, dict) and "properties" in inner) or place == "routes":
+        if "properties" in node or (isinstance(inner, dict) and "properties" in inner) or place in ("routes", "reuse"):
             continue  # a table of its own
-        if not place.startswith("tools."):
-            section, _, name = place.replace("routes[]", "routes").rpartition(".")
+        if not place.startswith(("tools.", "upstreams.*.prompt_cache.")):
+            section, _, name = place.replace("[]", "").rpartition(".")
             heading = f"### `[{section.replace('*', 'NAME')}]`" if section else "### At the top"
             default = f"`{json.dumps(node['default'])}`" if "default" in node else "needed" * (place in NEEDED)
             found.setdefault(heading, []).append(f"| `{name}` | {default} | {described(place)} |")

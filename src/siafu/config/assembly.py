@@ -19,6 +19,7 @@ from siafu.config.canary import following_canaries
 from siafu.config.checking import risks
 from siafu.config.reaching import explained
 from siafu.config.reload import Following, following
+from siafu.config.reuse import reuse_rules
 from siafu.config.settings import Settings
 from siafu.config.simulated import NOTICE
 from siafu.config.upstreams import configured_prices, open_ways, rules
@@ -30,7 +31,7 @@ from siafu.gateway.meter import MemoryLedger
 from siafu.gateway.tally import Tally
 from siafu.gateway.upstream import Upstream
 from siafu.observe.calls import CallContext
-from siafu.observe.events import Event, LimitsShared, Observer, fan_out, nobody
+from siafu.observe.events import Event, HeadsDiffer, LimitsShared, Observer, fan_out, nobody
 from siafu.pace.clock import SystemClock
 from siafu.store.records import Claimed, ItemRecord, Journal, Ledger, RunState, RunStore
 from siafu.store.redis import RedisDoor
@@ -145,16 +146,34 @@ def check_prices(settings: Settings, plan: Plan, models: Collection[str]) -> Non
 
 
 def told(observer: Observer, notice: Callable[[str], None] | None) -> Observer:
-    """`observer`; that limits are not shared is said once as a notice too."""
+    """`observer`; that limits are not shared, and prompts not cached, is said once as a notice too."""
     said = set[str]()
 
     def tell(event: Event) -> None:
-        if isinstance(event, LimitsShared) and event.alone and notice is not None and not said:
-            said.add(event.upstream)
+        if notice is None:
+            return
+        if isinstance(event, HeadsDiffer) and (text := _differing(event)) not in said:
+            said.add(text)
+            notice(text)
+        elif isinstance(event, LimitsShared) and event.alone and "alone" not in said:
+            said.add("alone")
             part = "all of" if event.processes == 1 else f"one in {event.processes} of"
             notice(f"Redis does not share the limits now: this process uses {part} them. {event.why}")
 
     return observer if notice is None else fan_out(observer, tell)
+
+
+def _differing(event: HeadsDiffer) -> str:
+    changes = {
+        "tools": "the tools or their order change",
+        "format": "the form of the answer changes",
+        "system": f"the system text changes after {event.at:,} characters",
+    }
+    kind = f"{event.role} calls" if event.role else "calls"
+    return (
+        f"the prompt cache cannot help {kind} to {event.model}: {changes[event.part]} from call to call. What is of "
+        "one call only (the time, an id, the item itself) belongs into the user's message"
+    )
 
 
 @contextlib.asynccontextmanager
@@ -183,6 +202,7 @@ async def open_gateway(
         rng=Random(),
         observer=fan_out(told(observer, notice), tally),
         thrift=thrift(settings),
+        reuse=reuse_rules(settings.reuse),
         redis=None if redis is None else RedisDoor(redis),
     )
     async with (

@@ -12,6 +12,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSche
 
 from siafu.border.money import parse_usd
 from siafu.border.secrets import Secret
+from siafu.config.prompt_cache import PromptCacheSettings
 from siafu.errors import ConfigError
 
 
@@ -59,6 +60,7 @@ class EndpointSettings(Section):
     connect_seconds: Seconds = 5.0
     idle_seconds: Seconds = 60.0
     total_seconds: Seconds = 600.0
+    prompt_cache: PromptCacheSettings = PromptCacheSettings()
 
 
 class UpstreamSettings(EndpointSettings):

@@ -21,6 +21,7 @@ from pydantic import BaseModel, Field, PrivateAttr
 
 from siafu.border.secrets import Secret, checked_key, redact
 from siafu.border.urls import checked_base_url
+from siafu.config.reuse import ReuseSettings
 from siafu.config.sections import (
     BudgetSettings,
     EndpointSettings,
@@ -79,12 +80,14 @@ class Settings(Section):
     """Everything a user may set. `home`: where journals and state live. `database_url`: of the effects that tools have
     had, conversations, client keys, budgets and canaries (a path, sqlite:///PATH or postgresql://...); None = files in
     `home`. `upstreams`: several endpoints instead of `endpoint`; `routes`: which calls go where among them, the first
-    that fits counts. `redis_url`: where processes of one key share its limits, None = each has them for itself.
+    that fits counts. `reuse`: which whole answers are used again. `redis_url`: where processes of one key share its
+    limits, None = each has them for itself.
     """
 
     endpoint: EndpointSettings = EndpointSettings()
     upstreams: dict[str, UpstreamSettings] = Field(default={})
     routes: list[RouteSettings] = Field(default=[])
+    reuse: list[ReuseSettings] = Field(default=[])
     models: ModelSettings = ModelSettings()
     limits: LimitSettings = LimitSettings()
     budgets: BudgetSettings = BudgetSettings()

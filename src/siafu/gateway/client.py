@@ -1,6 +1,7 @@
 """How a model call is put together. Outermost first:
 
-Deadlined > Thrifty > Retrying > Routed > [for each upstream and key: Limited > Metered > Spelled > Transport]
+Deadlined > Reusing > Thrifty > Retrying > Routed > [for each upstream and key:
+    Warmed > Limited > Metered > Spelled > Transport]
 """
 
 from __future__ import annotations
@@ -22,14 +23,17 @@ from siafu.gateway.dialect import Spelled
 from siafu.gateway.endpoint import Endpoint, Reply
 from siafu.gateway.limits import Limited, Limits
 from siafu.gateway.meter import Books, Metered
+from siafu.gateway.prefix import PromptCache
 from siafu.gateway.pricing import Prices
 from siafu.gateway.retry import Retrying, RetryRules
+from siafu.gateway.reuse import ReuseRule, Reusing
 from siafu.gateway.routed import Lane, Routed
 from siafu.gateway.routing import Rule
 from siafu.gateway.sharing import Sharing
 from siafu.gateway.thrift import Thrift, Thrifty
 from siafu.gateway.transport import Transport
 from siafu.gateway.upstream import Upstream
+from siafu.gateway.warmed import Warmed
 from siafu.observe.calls import CallContext
 from siafu.observe.events import Observer
 from siafu.pace.clock import Clock
@@ -41,7 +45,7 @@ Wrap = Callable[[Endpoint], Endpoint]
 
 class Way(msgspec.Struct, frozen=True, kw_only=True):
     """An upstream with one of its keys. id: unique among the ways; empty = the upstream's name. models, tier, weight:
-    as in `Lane`.
+    as in `Lane`. prompt_cache: None = nothing is done for it.
     """
 
     upstream: Upstream
@@ -51,6 +55,7 @@ class Way(msgspec.Struct, frozen=True, kw_only=True):
     models: Mapping[str, str] | None = None
     tier: int = 1
     weight: float = 1.0
+    prompt_cache: PromptCache | None = None
 
     @property
     def name(self) -> str:
@@ -170,8 +175,10 @@ def _slot(way: Way) -> str:
 
 
 def _alike(post: _Post | None, way: Way) -> bool:
-    """Whether what was built serves `way` too: it is the same upstream, but for the key."""
-    return post is not None and msgspec.structs.replace(post.way.upstream, key=way.upstream.key) == way.upstream
+    """Whether what was built serves `way` too: it is the same upstream, but for the key, with the same prompt cache."""
+    if post is None or post.way.prompt_cache != way.prompt_cache:
+        return False
+    return msgspec.structs.replace(post.way.upstream, key=way.upstream.key) == way.upstream
 
 
 def _changed(post: _Post, way: Way) -> _Post:
@@ -201,6 +208,7 @@ def assemble(  # noqa: PLR0913 (the one place where everything meets)
     rng: Random,
     observer: Observer,
     thrift: Thrift | None = None,
+    reuse: Sequence[ReuseRule] = (),
     redis: RedisDoor | None = None,
 ) -> Gateway:
     """The gateway over all `ways`. A single way without models of its own leaves nothing to choose: no `Routed`.
@@ -223,13 +231,19 @@ def assemble(  # noqa: PLR0913 (the one place where everything meets)
         retrying.rules = RetryRules(max_wait=max((post.way.limits.max_wait for post in posts), default=0.0))
         outermost_first: list[Wrap] = [
             lambda inner: Deadlined(inner, clock),
+            *([around_again] if reuse else []),
             *([] if thrift is None else [lambda inner: Thrifty(inner, thrift, accounts, observer)]),
         ]
         return _wrapped(retrying, outermost_first)
 
+    def around_again(inner: Endpoint) -> Endpoint:  # with the answers that it has
+        reusing.inner = inner
+        return reusing
+
     routed = Routed((), rules, clock=clock, observer=observer)
     name = ways[0].upstream.name if len(ways) == 1 else ""
     retrying = Retrying(routed, RetryRules(), clock=clock, rng=rng, upstream=name, observer=observer)
+    reusing = Reusing(retrying, reuse, clock=clock, observer=observer)
     posts, choice = [build(way) for way in ways], _Choice(rules, thrift)
     return Gateway(posts, around(posts, choice), accounts, build, choice, around, redis)
 
@@ -258,7 +272,10 @@ def _lane(
         observer=observer,
         sharing=sharing,
     )
-    return Lane(limited, id=way.name, upstream=name, models=way.models, tier=way.tier, weight=way.weight)
+    endpoint: Limited | Warmed = limited
+    if way.prompt_cache is not None:
+        endpoint = Warmed(limited, way.prompt_cache, clock=clock, upstream=name, observer=observer)
+    return Lane(endpoint, id=way.name, upstream=name, models=way.models, tier=way.tier, weight=way.weight)
 
 
 def _wrapped(endpoint: Endpoint, outermost_first: Sequence[Wrap]) -> Endpoint:

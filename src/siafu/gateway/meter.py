@@ -33,7 +33,7 @@ from siafu.gateway.wire import encode
 from siafu.observe.calls import CallContext
 from siafu.observe.events import AttemptEnded, Observer
 from siafu.pace.clock import Clock
-from siafu.store.records import AttemptOpened, AttemptSettled, Ledger
+from siafu.store.records import DOUBTFUL, AttemptOpened, AttemptSettled, Ledger
 
 DEFAULT_MAX_OUTPUT = 4096
 _OUTPUT_LIMITS = ("max_completion_tokens", "max_output_tokens")
@@ -88,12 +88,14 @@ class _Attempt:
         rates = self._rates_of(answer.model)
         known = usage is not None
         usage = usage or _NOTHING
+        saved = 0 if rates is None or answer.usd_pico is None else rates.saved(usage)
         self._settle(
             AttemptSettled(
                 attempt=self.id,
                 outcome="ok",
                 settled_at=self._metered.clock.wall(),
                 status=200,
+                code=DOUBTFUL if usage.doubtful else "",
                 served_model=answer.model,
                 input_tokens=usage.input,
                 cached_tokens=usage.cached,
@@ -102,6 +104,7 @@ class _Attempt:
                 reasoning_tokens=usage.reasoning,
                 usage_known=known,
                 usd_pico=answer.usd_pico if known else self.reserved,
+                saved_pico=saved,
                 price_source="" if rates is None else rates.source,
                 price_date="" if rates is None else rates.date,
                 seconds=self._metered.clock.now() - self.began,
@@ -157,6 +160,7 @@ class _Attempt:
                 cached_tokens=line.cached_tokens,
                 output_tokens=line.output_tokens,
                 usd_pico=line.usd_pico,
+                saved_pico=line.saved_pico,
             )
         )
 

@@ -19,6 +19,7 @@ from siafu.gateway.endpoint import Reply
 from siafu.gateway.limits import Limited
 from siafu.gateway.retry import kind_of
 from siafu.gateway.routing import Rule, Target, chain, pick
+from siafu.gateway.warmed import Warmed
 from siafu.observe.calls import CallContext
 from siafu.observe.events import LaneClosed, LaneOpened, Observer, Rerouted
 from siafu.pace.clock import Clock
@@ -39,7 +40,7 @@ class Lane:
 
     def __init__(
         self,
-        endpoint: Limited,
+        endpoint: Limited | Warmed,
         *,
         id: str,
         upstream: str,

@@ -15,7 +15,8 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, tag=True, gc=False):
 
 class AttemptEnded(Event, frozen=True, kw_only=True):
     """One physical request to a model ended. `outcome`: ok, refused, failed, abandoned. Times in seconds. `key`,
-    `bucket`: as in `store.records.AttemptOpened`.
+    `bucket`: as in `store.records.AttemptOpened`. `saved_pico`: what the prompt cache saved, below 0 when it cost more
+    than it saved.
     """
 
     task: str = ""
@@ -32,6 +33,7 @@ class AttemptEnded(Event, frozen=True, kw_only=True):
     cached_tokens: int = 0
     output_tokens: int = 0
     usd_pico: int | None = None
+    saved_pico: int = 0
 
 
 class Waited(Event, frozen=True, kw_only=True):
@@ -71,6 +73,39 @@ class LaneOpened(Event, frozen=True, kw_only=True):
 
     lane: str = ""
     model: str = ""
+
+
+class WentFirst(Event, frozen=True, kw_only=True):
+    """A call filled the prompt cache for others that begin alike: so many `siblings` waited for it, for `seconds` at
+    most.
+    """
+
+    task: str = ""
+    role: str = ""
+    model: str = ""
+    upstream: str = ""
+    siblings: int = 0
+    seconds: float = 0.0
+
+
+class Reused(Event, frozen=True, kw_only=True):
+    """A call was answered with an earlier answer, as a rule of the settings says. `usd_pico`: what that had cost."""
+
+    task: str = ""
+    role: str = ""
+    model: str = ""
+    usd_pico: int | None = None
+
+
+class HeadsDiffer(Event, frozen=True, kw_only=True):
+    """Calls of one role begin differently from call to call, so that the prompt cache cannot help. `part`: tools,
+    format (of the answer) or system; `at`: how many characters of the system text are alike. Told once a run and role.
+    """
+
+    role: str = ""
+    model: str = ""
+    part: str = ""
+    at: int = 0
 
 
 class CheaperModel(Event, frozen=True, kw_only=True):
