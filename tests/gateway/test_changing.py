@@ -18,6 +18,7 @@ from siafu.gateway.chat import ChatAnswer
 from siafu.gateway.client import Gateway, Way, assemble
 from siafu.gateway.limits import Limits
 from siafu.gateway.pricing import Price, Prices
+from siafu.gateway.reuse import ReuseRule
 from siafu.gateway.routing import Rule, target
 from siafu.gateway.thrift import Thrift
 from siafu.gateway.upstream import Upstream
@@ -216,3 +217,14 @@ async def test_a_change_that_fails_changes_nothing(tmp_path: Any) -> None:
         await ask(gateway)
         await gateway.aclose()
     assert fake.arrivals[0].headers["authorization"] == f"Bearer {KEY}"
+
+
+async def test_answers_that_are_used_again_stay_when_limits_change() -> None:
+    asked = msgspec.structs.replace(ASK, temperature=0.0)
+    async with upstream([http(OK)]) as fake:
+        gateway = made([way(fake.base_url)], LineLedger(), reuse=[ReuseRule(seconds=60.0)])
+        for most in (5, 7):
+            await (await gateway.open(asked, CallContext(run="r"))).message()
+            await gateway.change([way(fake.base_url, concurrency=most)])
+        await gateway.aclose()
+    assert len(fake.arrivals) == 1

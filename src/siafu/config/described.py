@@ -22,7 +22,7 @@ DESCRIBED: Mapping[str, str] = {
     "endpoint.idle_seconds": "The longest silence within an answer",
     "endpoint.total_seconds": "The longest time for one answer",
     "endpoint.prompt_cache": "What is done so that the endpoint's prompt cache is found warm",
-    "endpoint.prompt_cache.lead": "One of the calls that begin alike goes first, the others when it has begun to answer",
+    "endpoint.prompt_cache.lead": "Of the calls that begin alike one goes first, the others when its answer has begun",
     "endpoint.prompt_cache.marks": "Put cache_control at the end of the system text, for so long; none = no mark",
     "endpoint.prompt_cache.key": "Send prompt_cache_key, made of what the call begins with",
     "endpoint.prompt_cache.min_tokens": "Shorter beginnings are left alone",
