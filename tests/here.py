@@ -31,6 +31,8 @@ def command(folder: Path, *words: str, environment: Mapping[str, str]) -> subpro
         contextlib.chdir(folder),
         mock.patch.dict(os.environ, environment, clear=True),
         mock.patch.object(sys, "argv", [PROGRAM, *words]),
+        mock.patch("gc.freeze"),  # a setting of the whole process
+        mock.patch("gc.set_threshold"),
         contextlib.redirect_stdout(io.TextIOWrapper(out, "utf-8", write_through=True)),
         contextlib.redirect_stderr(io.TextIOWrapper(err, "utf-8", write_through=True)),
     ):

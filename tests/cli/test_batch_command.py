@@ -94,6 +94,18 @@ def test_wrong_use_is_told_and_exits_with_2(tmp_path: Path, words: tuple[str, ..
     assert (tmp_path / "notes.txt").read_bytes() == b"my notes\n"
 
 
+def test_a_run_without_any_answer_says_what_is_wrong(tmp_path: Path) -> None:
+    (tmp_path / "in.jsonl").write_bytes(requests("a", "b"))
+    run = ("run", "in.jsonl", "--out", "out.jsonl", "--base-url")
+    with running_sim(require_key=True) as sim:
+        ended = siafu(tmp_path, *run, sim.url)
+        assert ended.returncode == 2
+        assert "this endpoint wants a key: set SIAFU_API_KEY" in ended.stderr
+        ended = siafu(tmp_path, *run, sim.origin, SIAFU_API_KEY="sk-any-0123456789abcdef")
+        assert ended.returncode == 1
+        assert f"the API is at {sim.url}: set the base URL to that" in ended.stderr
+
+
 def test_check_tells_what_is_in_a_file(tmp_path: Path) -> None:
     (tmp_path / "in.jsonl").write_bytes(requests("a", "b") + b"\x1b[31mno\n")
     ended = siafu(tmp_path, "check", "in.jsonl")

@@ -71,8 +71,7 @@ class Transport:
         try:
             return await self._send(request, context)
         except SiafuError as error:
-            error.__context__ = None  # the library's own error, which holds the request's headers
-            raise
+            raise _bare(error)  # noqa: B904 (it is the same error)
 
     async def _send(self, request: ChatRequest, context: CallContext) -> Reply:
         if request.extra and not OWN_FIELDS.isdisjoint(request.extra):
@@ -128,6 +127,12 @@ class Transport:
 
         Raises: ModelError.
         """
+        try:
+            return await self._list()
+        except SiafuError as error:
+            raise _bare(error)  # noqa: B904
+
+    async def _list(self) -> Offer:
         held = self._sessions.get(asyncio.get_running_loop())
         session = held[0] if held is not None else await self._new_session()
         limits = msgspec.structs.replace(self._upstream.timeouts, total=_LIST_SECONDS)
@@ -329,9 +334,7 @@ class StreamReply:
                 return self._finish("completed", answer=self._assembler.answer())
             except ModelError as no_answer:
                 return self._finish("failed", error=no_answer)
-        failure = self._call.translate(error, began=True)
-        failure.__suppress_context__ = True  # the library's own error may hold the request's headers
-        return self._finish("failed", error=failure)
+        return self._finish("failed", error=self._call.translate(error, began=True))
 
     async def _linger(self) -> None:
         """Wait a moment for the end of the body, so that the connection can be used again."""
@@ -345,6 +348,8 @@ class StreamReply:
     def _finish(self, outcome: Outcome, *, answer: ChatAnswer | None = None, error: SiafuError | None = None) -> None:
         if self._end is not None:
             return
+        if error is not None:
+            _bare(error)
         if outcome == "completed" and self._response.content.at_eof():
             self._response.release()
         else:
@@ -394,7 +399,8 @@ class _Call:
         text = f"{type(error).__name__}: {preview(redact(str(error)[:4000]), 200)}"
         for kinds, ours, what in _MEANINGS:
             if isinstance(error, kinds):
-                return ours(f"{what.format(where)} ({text})")
+                status = getattr(error, "status", None) if isinstance(error, aiohttp.ClientHttpProxyError) else None
+                return ours(f"{what.format(where)} ({text})", status=status)
         return UpstreamFault(f"the connection to {where} broke ({text})")
 
 
@@ -416,6 +422,14 @@ _MEANINGS: tuple[tuple[tuple[type[BaseException], ...], type[ModelError], str], 
     ((aiohttp.ClientPayloadError,), UpstreamFault, "the answer of {} was cut"),
     ((aiohttp.ClientError, OSError), UpstreamFault, "the connection to {} broke"),
 )
+
+
+def _bare(error: SiafuError) -> SiafuError:
+    """`error` without the library's own error behind it, which holds the request's headers, and without the frames in
+    which it was made, which hold the answer: an upstream may repeat the key, and loggers may write locals down.
+    """
+    error.__context__, error.__suppress_context__ = None, True
+    return error.with_traceback(None)
 
 
 async def _keep(session: aiohttp.ClientSession) -> AsyncGenerator[None]:

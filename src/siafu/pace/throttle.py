@@ -69,6 +69,18 @@ class Throttle:
             wait = max(wait, self._pace.ready(now))
         return wait if wait > EPSILON else 0.0
 
+    def change(self, rate: float | None, burst: int, now: float) -> None:
+        """Hold another configured rate from now on; pauses, and what was learned, stay. A rate where there was none
+        begins without a burst, as nobody knows what has left of late.
+        """
+        self.rate = rate
+        if rate is None:
+            self._bucket = None
+        elif self._bucket is None:
+            self._bucket = Bucket(rate, burst, start=now + (burst - 1) / rate)
+        else:
+            self._bucket.change(rate, burst, now)
+
     def take(self, now: float) -> Grant:
         """Note that a request leaves at `now`. Returns what `undo` needs."""
         self._sent += 1
