@@ -92,10 +92,41 @@ def test_any_bytes_give_the_same_events_however_they_are_cut(data: bytes, cuts: 
 
 
 def test_an_endless_line_is_refused_in_time() -> None:
-    decoder = SseDecoder(max_bytes=10_000)
-    with pytest.raises(MalformedReply, match="larger"):
-        for _ in range(1000):
-            decoder.feed(b"x" * 100)
+    for endless in (b"x" * 100, b"data: " + b"x" * 94, b"data: " + b"x" * 94 + b"\n"):
+        decoder = SseDecoder(max_bytes=10_000)
+        for _ in range(100):
+            assert decoder.feed(endless) == []
+        with pytest.raises(MalformedReply, match="larger"):
+            decoder.feed(b"data: y")
+
+
+def test_sec32_an_answer_has_a_limit_and_its_events_have_a_greater_one() -> None:
+    text = json.dumps(piece("가나"), ensure_ascii=False).encode()
+    assembler = Assembler(max_chars=10)
+    for _ in range(5):
+        assembler.feed((b"", text))
+    with pytest.raises(MalformedReply, match="longer than 10 characters"):
+        assembler.feed((b"", text))
+    decoder, event = SseDecoder(max_bytes=100), b"data: " + b"x" * 42 + b"\n\n"
+    for _ in range(32):
+        assert len(decoder.feed(event)) == 1
+    with pytest.raises(MalformedReply, match="larger than 1,600 bytes"):
+        decoder.feed(b":")
+
+
+@pytest.mark.parametrize(
+    "delta",
+    [
+        {"tool_calls": [{"index": 0, "id": "a", "function": {"name": "f", "arguments": "12345678"}}]},
+        {"reasoning_details": ["1234"]},
+        {"reasoning_content": "12345678"},
+    ],
+)
+def test_sec32_the_limit_counts_whatever_grows(delta: dict[str, Any]) -> None:
+    assembler = Assembler(max_chars=20)
+    with pytest.raises(MalformedReply, match="longer"):
+        for _ in range(5):
+            assembler.feed((b"", json.dumps(piece(**delta)).encode()))
 
 
 def test_f17_chunks_with_empty_choices() -> None:
