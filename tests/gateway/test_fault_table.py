@@ -11,7 +11,6 @@ import time
 import tracemalloc
 import zlib
 from contextlib import AsyncExitStack
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -36,19 +35,17 @@ from siafu.pace.clock import SystemClock
 from .conftest import ASK, KEY, Bench, transport
 from .fake_upstream import (
     OK,
-    SSE_HEAD,
     Answer,
-    Arrival,
     close_after,
     error,
     http,
     http_chunk,
     piece,
     reset_after,
-    sse,
     trickle,
     upstream,
 )
+from .faulty import HEAD_BYTES, PAGE, SAID, SAYS, flood, good, held, later, until_held
 
 STREAM = ChatRequest(model="m", messages=ASK.messages, stream=True)
 ROOM = 256 * 1024  # bytes that an answer may have here
@@ -56,34 +53,9 @@ IN_TIME = 30.0  # seconds for the whole table; its rows need about two
 
 JSON_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n"
 CHUNKED = JSON_HEAD + b"transfer-encoding: chunked\r\n\r\n"
-PAGE = "<html>" + "<p>Bad Gateway</p>" * 2000
-BOMB = b" " * 40_000_000
+BOMB = b" " * 16_000_000
 DEFLATE, GZIP = zlib.compress(BOMB, 9), zlib.compress(BOMB, 9, 31)
 SSE_BOMB = zlib.compress(b"data: " + BOMB, 9, 31)
-
-
-HEAD_BYTES = 120
-
-
-async def good(writer: asyncio.StreamWriter, arrival: Arrival) -> None:
-    """An answer whose head has HEAD_BYTES, plain or streamed."""
-    whole = sse(piece("ok", finish="stop"), "[DONE]") if b'"stream"' in arrival.body else http(OK)
-    head, end, body = whole.partition(b"\r\n\r\n")
-    writer.write(head + b"\r\nx: " + b"y" * (HEAD_BYTES - len(head) - 9) + end + body)
-    await writer.drain()
-
-
-def flood(head: bytes, unit: bytes) -> Answer:
-    """A head, and then the unit again and again until the client has gone."""
-
-    async def send(writer: asyncio.StreamWriter, arrival: Arrival) -> None:
-        writer.write(head)
-        while True:
-            writer.write(unit)
-            await writer.drain()
-            await asyncio.sleep(0.005)
-
-    return send
 
 
 def packed(data: bytes, how: str, kind: str = "application/json", status: int = 200) -> bytes:
@@ -160,14 +132,8 @@ TABLE = [
     Row("refused", error(400, "no such field"), RequestRefused, "no such field", sent=1),
 ]
 
-SAYS = http_chunk(b"data: " + json.dumps(piece("Par")).encode() + b"\n\n")
-SAID = SSE_HEAD + SAYS
 MUCH = http_chunk(b"data: " + json.dumps(piece("x" * 9000)).encode() + b"\n\n")
 END = http_chunk(b"")
-
-
-def later(rest: bytes) -> Answer:
-    return trickle(SAID, rest, gap=0.05)
 
 
 STREAMS = [
@@ -220,18 +186,6 @@ async def play(row: Row, request: ChatRequest, deadline: float | None = None) ->
         await bench.gateway.aclose()
         assert await gw.all_closed(), row.name
     return Found(row, request, error, seconds, bench)
-
-
-def held() -> tuple[int, int]:
-    """Open files and tasks of this process."""
-    return sum(1 for _ in Path("/dev/fd").iterdir()), len(asyncio.all_tasks())
-
-
-async def until_held(before: tuple[int, int]) -> None:
-    """Wait until there is no more than before."""
-    async with asyncio.timeout(5):
-        while any(now > then for now, then in zip(held(), before, strict=True)):
-            await asyncio.sleep(0.01)
 
 
 def wrong(found: Found) -> str:
