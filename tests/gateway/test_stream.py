@@ -156,6 +156,10 @@ def test_f18_an_error_event_ends_the_stream_as_a_failure() -> None:
         assembled(piece("Par"), {"error": {"message": "engine died", "code": 500}}, "[DONE]")
     with pytest.raises(RateLimited):
         assembled({"error": {"message": "slow", "code": 429}})
+    with pytest.raises(RateLimited):
+        assembled(piece("Par"), {"code": 429, "message": "slow"})
+    with pytest.raises(AccessRefused):
+        assembled({"choices": [{"index": 0, "delta": {}, "error": {"code": 401}, "finish_reason": "error"}]})
     assembler = Assembler()
     with pytest.raises(AccessRefused):
         assembler.feed((b"error", b'{"message":"no","code":401}'))
@@ -193,6 +197,15 @@ def test_tool_calls_in_pieces_are_put_together_by_index() -> None:
     ]
     assert answer.message["tool_calls"][0]["type"] == "function"
     assert answer.content is None
+
+
+@pytest.mark.parametrize("arguments", ["", "  ", None, {}, "{}", '{"a":'])
+def test_f11_arguments_are_the_same_streamed_and_plain(arguments: Any) -> None:
+    call = {"id": "a", "type": "function", "function": {"name": "ping", "arguments": arguments}}
+    message = {"role": "assistant", "content": None, "tool_calls": [call]}
+    body = {"choices": [{"message": message, "finish_reason": "tool_calls"}]}
+    plain = parse_answer(json.dumps(body).encode()).tool_calls
+    assert assembled(calls({"index": 0, **call}), piece(finish="tool_calls"))[1].tool_calls == plain
 
 
 def test_f12_calls_with_repeated_ids_or_indices_stay_apart() -> None:

@@ -117,8 +117,9 @@ class Assembler:
             self.done = True
             return None
         chunk = decode(data, content_type="text/event-stream")
-        if chunk.error or chunk.object == "error" or name == b"error":
-            raise body_error(chunk.error or {"message": chunk.message, "code": chunk.code})
+        error = chunk.failure()
+        if error is not None or name == b"error":
+            raise body_error(error or {})
         self._model = self._model or chunk.model
         self._id = self._id or chunk.id
         self._usage = chunk.usage or self._usage
@@ -176,7 +177,7 @@ class Assembler:
         call = self._calls[place]
         call.update((name, value) for name, value in piece.items() if name not in ("index", "function") and value)
         for name, value in function.items():
-            if name == "arguments" and value:
+            if name == "arguments" and value is not None:
                 text = value if isinstance(value, str) else dumps(value).decode()
                 self._grow(len(text))
                 self._arguments[place].append(text)
