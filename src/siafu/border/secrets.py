@@ -8,8 +8,9 @@ from typing import NoReturn
 from siafu.errors import ConfigError
 
 _PLACEHOLDER = re.compile(
-    r"^(your|my|the|insert|put|enter|replace|change|add)?[-_ ]*(open)?(ai)?[-_ ]*(api)?[-_ ]*(key|token|secret)"
-    r"([-_ ]*(here|goes[-_ ]?here|me))?$|^<.*>$|^\[.*\]$|^x{3,}$|^\.{3,}$|^sk-(x+|\.+|your.*)$|your[_-]|changeme"
+    r"^(your|my|the|insert|put|enter|replace|change|add)?[-_ ]{0,3}(open)?(ai)?[-_ ]{0,3}(api)?[-_ ]{0,3}"
+    r"(key|token|secret)"
+    r"([-_ ]{0,3}(here|goes[-_ ]?here|me))?$|^<.*>$|^\[.*\]$|^x{3,}$|^\.{3,}$|^sk-(x+|\.+|your.*)$|your[_-]|changeme"
     r"|replace[_-]?me|^[a-z0-9_]+_api_key$|^\$\{?\w+\}?$|\*{3,}",
     re.IGNORECASE,
 )

@@ -26,7 +26,7 @@ from siafu.pace.bucket import EPSILON, Bucket
 
 START = 10.0  # requests a second where nothing is known
 FLOOR = 1 / 60
-CEILING = 1000.0  # a learned pace above it is no limit any more
+CEILING = 100_000.0  # a learned pace above it is no limit any more
 SPREAD = 0.2  # seconds; processes that share a key do not all wake at the same instant
 LONGEST = 4.0  # seconds; the longest pause without a hint, so that the end of an outage is seen soon
 BELOW = 0.95  # of the limit: where the pace goes on after it was touched
