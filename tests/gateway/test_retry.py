@@ -210,7 +210,7 @@ async def test_g4_an_overloaded_upstream_is_asked_rarely() -> None:
 @pytest.mark.parametrize("seed", range(20))
 def test_the_rules_are_bounded_whatever_comes(seed: int) -> None:
     rng, now = Random(seed), 0.0
-    progress, rules = Progress(began=0.0, faults=0), RetryRules()
+    progress, rules = Progress(faults=0), RetryRules()
     makers: list[Callable[[], ModelError]] = [
         lambda: limited(rng.uniform(0, 50)),
         limited,

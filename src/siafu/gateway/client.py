@@ -1,11 +1,11 @@
 """How a model call is put together. Outermost first:
 
-Deadlined > Thrifty > Retrying > Routed > [for each upstream and key: Limited > Metered > Spelled > Transport]
+Deadlined > Thrifty > Retrying > Routed >
+    [for each upstream and key: Guarded > Limited > Metered > Spelled > Transport]
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from random import Random
@@ -13,16 +13,17 @@ from typing import NamedTuple
 
 import msgspec
 
-from siafu.errors import ModelError, Overloaded
+from siafu.errors import ModelError
 from siafu.gateway.accounts import Accounts
 from siafu.gateway.chat import ChatRequest
 from siafu.gateway.deadline import Deadlined
 from siafu.gateway.dialect import Spelled
 from siafu.gateway.endpoint import Endpoint, Reply
+from siafu.gateway.guard import Guard, Guarded, Patience
 from siafu.gateway.limits import Limited, Limits
 from siafu.gateway.meter import Books, Metered
 from siafu.gateway.pricing import Prices
-from siafu.gateway.retry import Retrying, RetryRules
+from siafu.gateway.retry import Retrying, RetryRules, again
 from siafu.gateway.routed import Lane, Routed
 from siafu.gateway.routing import Rule
 from siafu.gateway.sharing import Sharing
@@ -36,6 +37,7 @@ from siafu.store.records import Ledger
 from siafu.store.redis import RedisDoor
 
 Wrap = Callable[[Endpoint], Endpoint]
+_NO_PATIENCE = Patience()
 
 
 class Way(msgspec.Struct, frozen=True, kw_only=True):
@@ -130,7 +132,7 @@ class Gateway:
         self._posts = [self._changed(kept.get(_slot(way)), way) for way in ways]
         self._choose([post.lane for post in self._posts])
         for post in before.values():
-            post.lane.endpoint.turn_away(partial(_gone, post.lane.id))
+            post.lane.endpoint.turn_away(partial(again, f"{post.lane.id} is not used any more"))
         self._retired += before.values()
         for post in [post for post in self._retired if not post.lane.endpoint.in_flight]:
             self._retired.remove(post)
@@ -141,8 +143,9 @@ class Gateway:
             return self._build(way)
         if post.way.upstream.key != way.upstream.key:
             post.transport.rekey(way.upstream.key)
-            post.lane.shut_until = -math.inf
-        post.lane.id = way.name
+            post.lane.shut = False
+            post.lane.endpoint.renew()
+        post.lane.id = post.lane.endpoint.lane = way.name
         return post._replace(way=way)
 
     async def aclose(self) -> None:
@@ -166,10 +169,6 @@ def _alike(post: _Post | None, way: Way) -> bool:
     return msgspec.structs.replace(post.way, id=way.id, prices=way.prices, upstream=upstream) == way
 
 
-def _gone(lane: str) -> Overloaded:
-    return Overloaded(f"{lane} is not used any more", attempts=0)
-
-
 def assemble(  # noqa: PLR0913 (the one place where everything meets)
     ways: Sequence[Way],
     rules: Sequence[Rule] = (),
@@ -180,10 +179,12 @@ def assemble(  # noqa: PLR0913 (the one place where everything meets)
     rng: Random,
     observer: Observer,
     thrift: Thrift | None = None,
+    patience: Patience = _NO_PATIENCE,
     redis: RedisDoor | None = None,
 ) -> Gateway:
     """The gateway over all `ways`. A single way without models of its own leaves nothing to choose: no `Routed`.
-    redis: where the ways' limits are shared with other processes; None = they are this process's own.
+    patience: how long calls wait for what fails. redis: where the ways' limits are shared with other processes; None =
+    they are this process's own.
     """
 
     def build(way: Way) -> _Post:
@@ -192,17 +193,18 @@ def assemble(  # noqa: PLR0913 (the one place where everything meets)
         sharing = None
         if redis is not None:
             sharing = Sharing(redis, way.limits.whole, way.upstream, clock=clock, observer=observer)
-        return _Post(way, _lane(way, transport, books, clock, rng, observer, sharing), transport, sharing)
+        return _Post(way, _lane(way, transport, books, guard, rng, sharing), transport, sharing)
 
     def choose(lanes: Sequence[Lane]) -> None:
         routed.lanes = lanes
         alone = len(lanes) == 1 and not rules and lanes[0].models is None
         retrying.inner = lanes[0].endpoint if alone else routed
 
+    guard = Guard(patience, clock=clock, observer=observer)
     routed = Routed((), rules, clock=clock, observer=observer)
-    patience = RetryRules(max_wait=max(way.limits.max_wait for way in ways))
+    retries = RetryRules(max_wait=max(way.limits.max_wait for way in ways))
     name = ways[0].upstream.name if len(ways) == 1 else ""
-    retrying = Retrying(routed, patience, clock=clock, rng=rng, upstream=name, observer=observer)
+    retrying = Retrying(routed, retries, clock=clock, rng=rng, upstream=name, observer=observer)
     outermost_first: list[Wrap] = [
         lambda inner: Deadlined(inner, clock),
         *([] if thrift is None else [lambda inner: Thrifty(inner, thrift, accounts, observer)]),
@@ -210,17 +212,9 @@ def assemble(  # noqa: PLR0913 (the one place where everything meets)
     return Gateway(_wrapped(retrying, outermost_first), accounts, ways, build, choose, redis)
 
 
-def _lane(
-    way: Way,
-    transport: Transport,
-    books: Books,
-    clock: Clock,
-    rng: Random,
-    observer: Observer,
-    sharing: Sharing | None,
-) -> Lane:
+def _lane(way: Way, transport: Transport, books: Books, guard: Guard, rng: Random, sharing: Sharing | None) -> Lane:
     """The part of the onion that each upstream and key has for itself."""
-    name = way.upstream.name
+    name, clock, observer = way.upstream.name, guard.clock, guard.observer
     outermost_first: list[Wrap] = [
         lambda inner: Metered(inner, books, clock=clock, upstream=name, observer=observer),
         Spelled,
@@ -234,7 +228,8 @@ def _lane(
         observer=observer,
         sharing=sharing,
     )
-    return Lane(limited, id=way.name, upstream=name, models=way.models, tier=way.tier, weight=way.weight)
+    guarded = Guarded(limited, guard, upstream=name, lane=way.name)
+    return Lane(guarded, id=way.name, upstream=name, models=way.models, tier=way.tier, weight=way.weight)
 
 
 def _wrapped(endpoint: Endpoint, outermost_first: Sequence[Wrap]) -> Endpoint:

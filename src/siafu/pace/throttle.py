@@ -33,6 +33,7 @@ BELOW = 0.95  # of the limit: where the pace goes on after it was touched
 REST = 10.0  # seconds from there to the limit, at least
 PROBE = 75.0  # requests from there to the limit, at least
 SEARCH = 0.2  # how much faster in a second while the limit is searched for, at most
+IDLE = 1.0  # seconds without an answer after which a pace rises no more: it proves nothing
 STEP = 0.02  # the same in one request
 ENOUGH = 5  # requests that pass before a refused one if the pace is about right
 
@@ -54,6 +55,7 @@ class Throttle:
         self._doubling, self._former = False, math.inf  # doubling each second, up to the former pace
         self._curve_from = 0.0  # when the curve began
         self._grown_at = 0.0
+        self._heard = 0.0  # when the last answer came
         self._event_at = -math.inf
         self._streak = 0
         self._sent, self._first = 0, list[float]()  # requests since the last refusal, and when the first of them left
@@ -87,6 +89,7 @@ class Throttle:
 
     def accepted(self, sent_at: float, now: float) -> None:
         """A request that left at `sent_at` was answered."""
+        self._heard = now
         if sent_at < self._event_at:
             return
         self._streak = 0
@@ -153,6 +156,9 @@ class Throttle:
         if passed <= 0 or self._pace is None:
             return
         self._grown_at = now
+        if not self._doubling:
+            idle = min(passed, max(0.0, now - self._heard - max(IDLE, 2 / self._learned)))
+            passed, self._curve_from = passed - idle, self._curve_from + idle
         if self._doubling:
             self._learned = min(self._learned * 2 ** min(passed, 60.0), self._former)
             self._doubling, self._curve_from = self._learned < self._former, now
