@@ -20,6 +20,8 @@ from siafu.errors import UnpricedModel
 from siafu.gateway.accounts import Accounts, Rules
 from siafu.gateway.client import Gateway, Way, assemble
 from siafu.gateway.endpoint import Endpoint
+from siafu.gateway.guard import Patience
+from siafu.gateway.hedge import Hedge
 from siafu.gateway.meter import MemoryLedger
 from siafu.gateway.upstream import Upstream
 from siafu.observe.calls import CallContext
@@ -30,6 +32,8 @@ from siafu.store.redis import RedisDoor
 from siafu.store.sqlite import SqliteStore
 from siafu.tools.functions import Functions
 from siafu.tools.toolset import ToolSet
+
+SERVED = 5.0  # seconds that who asks a server waits for an upstream that fails, at most
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -141,9 +145,25 @@ def told(observer: Observer, notice: Callable[[str], None] | None) -> Observer:
 
 
 def build_gateway(
-    settings: Settings, ways: Sequence[Way], ledger: Ledger, accounts: Accounts, observer: Observer
+    settings: Settings,
+    ways: Sequence[Way],
+    ledger: Ledger,
+    accounts: Accounts,
+    observer: Observer,
+    *,
+    served: bool = False,
 ) -> Gateway:
-    """The gateway over `ways`, under the settings' routes."""
+    """The gateway over `ways`, under the settings' routes. served: for callers at the other end of a connection, who
+    want to know soon when there is no answer.
+    """
+    own, soft = settings.patience, settings.budgets.soft
+    patience = Patience(outage=own.outage_seconds, quota=own.quota_seconds, probe=own.quota_probe_seconds)
+    if served:
+        patience = msgspec.structs.replace(patience, outage=min(SERVED, own.outage_seconds), quota=0.0)
+    hedge = None
+    if settings.hedging.enabled:
+        share = settings.hedging.share
+        hedge = Hedge(share=share) if soft is None else Hedge(share=share, soft=soft)
     redis = None if settings.simulated else settings.redis()
     return assemble(
         ways,
@@ -154,6 +174,8 @@ def build_gateway(
         rng=Random(),
         observer=observer,
         thrift=thrift(settings),
+        patience=patience,
+        hedge=hedge,
         redis=None if redis is None else RedisDoor(redis),
     )
 

@@ -86,7 +86,7 @@ async def serving(settings: Settings, notice: Callable[[str], None]) -> AsyncIte
         if state.in_flight:
             notice(f"{state.in_flight} calls were in flight when the last process ended: lost_in_crash in the ledger")
         departures = Departures(run.ledger)
-        gateway = build_gateway(settings, ways, departures, accounts, told(nobody, notice))
+        gateway = build_gateway(settings, ways, departures, accounts, told(nobody, notice), served=True)
         stack.push_async_callback(gateway.aclose)
         await stack.enter_async_context(following_keys(settings, gateway, notice))
         support = await stack.enter_async_context(support_swarm(settings, gateway))

@@ -22,6 +22,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from siafu.border.money import parse_usd
 from siafu.border.secrets import Secret, checked_key, redact
 from siafu.border.urls import checked_base_url
+from siafu.config.guarding import HedgingSettings, PatienceSettings
 from siafu.errors import ConfigError
 
 OPENAI = "https://api.openai.com/v1"
@@ -201,6 +202,8 @@ class Settings(_Section):
     routes: list[RouteSettings] = []
     models: ModelSettings = ModelSettings()
     limits: LimitSettings = LimitSettings()
+    patience: PatienceSettings = PatienceSettings()
+    hedging: HedgingSettings = HedgingSettings()
     budgets: BudgetSettings = BudgetSettings()
     prices: dict[str, PriceSettings] = {}
     mcp_servers: dict[str, McpServerSettings] = {}

@@ -1,6 +1,6 @@
 """How a model call is put together. Outermost first:
 
-Deadlined > Thrifty > Retrying > Routed >
+Deadlined > Thrifty > Retrying > Hedging > Routed >
     [for each upstream and key: Guarded > Limited > Metered > Spelled > Transport]
 """
 
@@ -20,8 +20,9 @@ from siafu.gateway.deadline import Deadlined
 from siafu.gateway.dialect import Spelled
 from siafu.gateway.endpoint import Endpoint, Reply
 from siafu.gateway.guard import Guard, Guarded, Patience
+from siafu.gateway.hedge import Hedge, Hedging
 from siafu.gateway.limits import Limited, Limits
-from siafu.gateway.meter import Books, Metered
+from siafu.gateway.meter import DEFAULT_MAX_OUTPUT, Books, Metered, max_output
 from siafu.gateway.pricing import Prices
 from siafu.gateway.retry import Retrying, RetryRules, again
 from siafu.gateway.routed import Lane, Routed
@@ -30,6 +31,7 @@ from siafu.gateway.sharing import Sharing
 from siafu.gateway.thrift import Thrift, Thrifty
 from siafu.gateway.transport import Transport
 from siafu.gateway.upstream import Upstream
+from siafu.gateway.wire import encode
 from siafu.observe.calls import CallContext
 from siafu.observe.events import Observer
 from siafu.pace.clock import Clock
@@ -180,11 +182,12 @@ def assemble(  # noqa: PLR0913 (the one place where everything meets)
     observer: Observer,
     thrift: Thrift | None = None,
     patience: Patience = _NO_PATIENCE,
+    hedge: Hedge | None = None,
     redis: RedisDoor | None = None,
 ) -> Gateway:
     """The gateway over all `ways`. A single way without models of its own leaves nothing to choose: no `Routed`.
-    patience: how long calls wait for what fails. redis: where the ways' limits are shared with other processes; None =
-    they are this process's own.
+    patience: how long calls wait for what fails. hedge: second requests for slow calls; None = none. redis: where the
+    ways' limits are shared with other processes; None = they are this process's own.
     """
 
     def build(way: Way) -> _Post:
@@ -198,13 +201,17 @@ def assemble(  # noqa: PLR0913 (the one place where everything meets)
     def choose(lanes: Sequence[Lane]) -> None:
         routed.lanes = lanes
         alone = len(lanes) == 1 and not rules and lanes[0].models is None
-        retrying.inner = lanes[0].endpoint if alone else routed
+        (hedging or retrying).inner = lanes[0].endpoint if alone else routed
 
     guard = Guard(patience, clock=clock, observer=observer)
     routed = Routed((), rules, clock=clock, observer=observer)
     retries = RetryRules(max_wait=max(way.limits.max_wait for way in ways))
     name = ways[0].upstream.name if len(ways) == 1 else ""
-    retrying = Retrying(routed, retries, clock=clock, rng=rng, upstream=name, observer=observer)
+    hedging = None
+    if hedge is not None:
+        worst = partial(_worst, ways, clock)
+        hedging = Hedging(routed, hedge, worst=worst, accounts=accounts, clock=clock, observer=observer)
+    retrying = Retrying(hedging or routed, retries, clock=clock, rng=rng, upstream=name, observer=observer)
     outermost_first: list[Wrap] = [
         lambda inner: Deadlined(inner, clock),
         *([] if thrift is None else [lambda inner: Thrifty(inner, thrift, accounts, observer)]),
@@ -230,6 +237,13 @@ def _lane(way: Way, transport: Transport, books: Books, guard: Guard, rng: Rando
     )
     guarded = Guarded(limited, guard, upstream=name, lane=way.name)
     return Lane(guarded, id=way.name, upstream=name, models=way.models, tier=way.tier, weight=way.weight)
+
+
+def _worst(ways: Sequence[Way], clock: Clock, request: ChatRequest) -> int | None:
+    """The largest possible cost of a request, wherever it goes; None = it has no price anywhere."""
+    output, size, now = max_output(request) or DEFAULT_MAX_OUTPUT, len(encode(request)), clock.wall()
+    rates = [way.prices.rates((way.models or {}).get(request.model, request.model), now) for way in ways]
+    return max((each.ceiling(size, output) for each in rates if each is not None), default=None)
 
 
 def _wrapped(endpoint: Endpoint, outermost_first: Sequence[Wrap]) -> Endpoint:

@@ -155,6 +155,8 @@ class Guarded:
 
     async def _enter(self, model: str, context: CallContext) -> Sequence[tuple[Gate, float]]:
         entered: list[tuple[Gate, float]] = []
+        if context.heat is not None and context.heat.spare:
+            raise Overloaded(f"{self.lane} fails now: no second request", attempts=0)
         try:
             for gate in self._gates(model):
                 taken = await gate.enter(context)

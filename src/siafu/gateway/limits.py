@@ -178,6 +178,8 @@ class Limited:
 
     async def _wait(self, request: ChatRequest, context: CallContext, now: float) -> Permit:
         """Queue for a permit; returns when it was given."""
+        if context.heat is not None and context.heat.spare:
+            raise Overloaded("there is no room for a second request", attempts=0)
         self._refuse_hopeless(context, now)
         pause = self._throttle.paused_until - now
         if pause > 0:

@@ -96,6 +96,8 @@ class Routed:
             self._observer(
                 Rerouted(run=context.run, task=context.task, wanted=targets[0].model, model=wanted.model, lane=lane.id)
             )
+        if context.heat is not None:
+            context.heat.tried = Tried(lane.id, wanted.model, final=False)
         name = lane.own_name(wanted.model)
         if name != request.model:
             request = msgspec.structs.replace(request, model=name)

@@ -28,6 +28,9 @@ class AttemptOpened(msgspec.Struct, frozen=True, kw_only=True):
     reserved_pico: int | None = None
 
 
+HEDGE_LOST = "hedge_lost"  # code of an attempt that was given up, as another one for the same call was quicker
+
+
 class AttemptSettled(msgspec.Struct, frozen=True, kw_only=True):
     """How a physical request ended.
 
