@@ -240,7 +240,7 @@ async def _answer_alone(
     from siafu.apps.support.asking import answered
     from siafu.config.assembly import Plan
 
-    plan = Plan(run="ask", notice=lambda text: typer.echo(f"siafu: {text}", err=True))
+    plan = Plan(run="ask", served=True, notice=lambda text: typer.echo(f"siafu: {text}", err=True))
     async with _opened(settings, job, plan, database) as house:
         return await answered(job, request, house.around, run="ask")
 

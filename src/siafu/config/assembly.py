@@ -43,7 +43,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     per_item_pico: what one item may cost, None = as the settings say. allow_unpriced: models without a price may run
     under a budget. tools: Python functions or one ToolSet, which
     stays the caller's to close. endpoint: an Endpoint to use as it is (tests), None = as the settings say. notice: told
-    when the simulated endpoint stands in. denied: as in `Surroundings`.
+    when the simulated endpoint stands in. denied: as in `Surroundings`. served: as in `build_gateway`.
     """
 
     run: str = "map"
@@ -57,6 +57,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     observer: Observer = nobody
     notice: Callable[[str], None] | None = None
     denied: Callable[[CallContext, str], Awaitable[None]] = unaudited
+    served: bool = False
 
 
 class House(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,7 +92,8 @@ async def opened(settings: Settings, plan: Plan) -> AsyncIterator[House]:
             ways = await stack.enter_async_context(open_ways(settings))
             upstream = ways[0].upstream
             ledger = MemoryLedger() if store is None else store.ledger
-            gateway = build_gateway(settings, ways, ledger, accounts, told(plan.observer, plan.notice))
+            observer = told(plan.observer, plan.notice)
+            gateway = build_gateway(settings, ways, ledger, accounts, observer, served=plan.served)
             stack.push_async_callback(gateway.aclose)
             await stack.enter_async_context(following_keys(settings, gateway, plan.notice))
             endpoint = gateway
@@ -153,8 +155,8 @@ def build_gateway(
     *,
     served: bool = False,
 ) -> Gateway:
-    """The gateway over `ways`, under the settings' routes. served: for callers at the other end of a connection, who
-    want to know soon when there is no answer.
+    """The gateway over `ways`, under the settings' routes. served: for somebody who waits for one answer, and wants
+    to know soon when there is none.
     """
     own, soft = settings.patience, settings.budgets.soft
     patience = Patience(outage=own.outage_seconds, quota=own.quota_seconds, probe=own.quota_probe_seconds)
