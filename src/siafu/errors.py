@@ -117,7 +117,7 @@ class ModelError(SiafuError):
     of the request that it names; each at most 100 characters. `wait`: seconds the upstream asked us to wait, None when
     it did not say. `attempts`: physical requests made for this call. `tried`: what failed, of several upstreams, keys
     and models; `elsewhere`: another of them would take the call; `held`: asked again, it waits here until it is worth a
-    request.
+    request. `sent_at`: when the last request left (monotonic seconds), None = none did. The gateway sets these.
     """
 
     code = "model_error"
@@ -140,6 +140,7 @@ class ModelError(SiafuError):
         self.attempts = attempts
         self.tried: Tried | None = None
         self.elsewhere = self.held = False
+        self.sent_at: float | None = None
 
 
 class RateLimited(ModelError):

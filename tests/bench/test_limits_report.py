@@ -26,7 +26,9 @@ def test_g5_with_headers_the_fixed_policy_is_never_refused_and_wastes_nothing(
         assert row.refused <= 0.002 and row.refused_halved <= 0.002
         assert row.seconds_to_converge is not None and row.seconds_to_converge <= 10
         without = rows[f"{rate}, 60 s at once, hints", "fixed"]
-        assert max(without.refused, without.refused_halved) > 0.003, "the control: it is the headers that keep it from refusals"
+        assert max(without.refused, without.refused_halved) > 0.003, (
+            "the control: it is the headers that keep it from refusals"
+        )
 
 
 def test_g5_without_headers_the_fixed_policy_is_rarely_refused_and_finds_a_halved_limit(

@@ -198,11 +198,11 @@ async def test_g4_while_every_answer_fails_repeats_stay_a_tenth_of_first_tries()
     assert first + 10 <= len(line.times) <= 1.1 * first + 10
 
 
-async def test_g4_an_overloaded_upstream_is_asked_rarely() -> None:
+async def test_an_overloaded_upstream_is_asked_rarely_even_without_a_breaker() -> None:
     line = Line(lambda request, context: Overloaded("full", status=503), rules=RetryRules(patience=60))
     with pytest.raises(Overloaded):
         await line.ask()
-    assert len(line.times) <= 45
+    assert len(line.times) <= 70
     waits = [e for e in line.events if isinstance(e, Waited)]
     assert {e.reason for e in waits} == {"overloaded"} and sum(e.seconds for e in waits) > 50
 

@@ -50,6 +50,7 @@ class Fleet:
         self.clock = VirtualClock()
         self.asked: list[tuple[str, str, int]] = []
         self.events: list[Event] = []
+        self.down: Callable[[str], bool] = lambda lane: False
         common: dict[str, Any] = {"clock": self.clock, "rng": Random(3), "observer": self.events.append}
         guard = Guard(Patience(**patience), clock=self.clock, observer=self.events.append)
         built = []
@@ -63,7 +64,7 @@ class Fleet:
     def _play(self, id: str, script: Script) -> Callable[[ChatRequest, CallContext], Any]:
         def play(request: ChatRequest, context: CallContext) -> Any:
             self.asked.append((id, request.model, context.attempts))
-            return script(request)
+            return UpstreamFault("down", status=500) if self.down(id) else script(request)
 
         return play
 

@@ -25,8 +25,8 @@ class Sign(NamedTuple):
 
 
 class Gate:
-    """One breaker and who waits for it. sent_at: when the call left that failed first. patience: seconds from now after
-    which nobody waits any more. `error`: the last failure; `failed_at`: when it was counted.
+    """One breaker and who waits for it. sent_at: when the call left that failed first. `patience`: seconds from now
+    after which nobody waits any more. `error`: the last failure; `failed_at`: when it was counted.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class Gate:
         self.sign = sign
         self.error = ModelError("")
         self.failed_at = -math.inf
-        self._gives_up_at = now + patience
+        self.patience = patience
         self._clock = clock
         self._observer = observer
         self._waiting: list[tuple[tuple[float, ...], CallContext, asyncio.Future[float]]] = []
@@ -48,7 +48,7 @@ class Gate:
     def holds(self, now: float, deadline: float | None = None) -> bool:
         """Whether a call had better wait for it: it is not closed, and somebody will try it in time."""
         tried_at = now + self.breaker.ready(now)
-        in_time = tried_at < self._gives_up_at and (deadline is None or tried_at < deadline)
+        in_time = tried_at < self.breaker.began + self.patience and (deadline is None or tried_at < deadline)
         return in_time and self.breaker.state != "closed"
 
     async def enter(self, context: CallContext) -> float:
@@ -137,6 +137,8 @@ class Gate:
         """The error of a call that is not sent: that of the last one, in its words."""
         last, failing = self.error, now - self.breaker.began
         error = type(last).__new__(type(last))
-        vars(error).update(vars(last), attempts=0, wait=self.breaker.ready(now) or None, tried=None, held=False)
+        vars(error).update(
+            vars(last), attempts=0, wait=self.breaker.ready(now) or None, tried=None, held=False, sent_at=None
+        )
         error.args = (f"not sent, as {self.sign.lane} has failed for {failing:,.0f} s: {last.message}",)
         return error

@@ -1,8 +1,8 @@
 """Leaving alone what fails: a breaker for each model of each upstream, and one for the credit of each key.
 
 While one is open, calls wait in front of it, out of every limit, and now and then one of them leaves as a probe. They
-wait no longer than `Patience` says, and not at all when it could not help: for an upstream that has never answered, or
-when their deadline comes before the next probe. Then they fail with what the last call failed with.
+wait no longer than `Patience` says, and not at all when it could not help: for an upstream when none has ever answered,
+or when their deadline comes before the next probe. Then they fail with what the last call failed with.
 
 What counts: 5xx, timeouts, broken answers and lost connections; overload, when nothing else is under way there (else it
 is full, which is the limiter's matter). What does not: errors of the client (4xx), rate limits, our own refusals,
@@ -35,8 +35,8 @@ FAULTS = Pattern()
 
 
 class Patience(msgspec.Struct, frozen=True, kw_only=True):
-    """How long calls wait, in seconds since it began; 0 = not at all. outage: for an upstream that fails and has
-    answered before. quota: for credit. probe: until a key without credit is asked again; where calls wait for it
+    """How long calls wait, in seconds since it began; 0 = not at all. outage: for an upstream that fails, once
+    any has answered. quota: for credit. probe: until a key without credit is asked again; where calls wait for it
     doubled each time, up to ten times as long.
     """
 
@@ -72,15 +72,23 @@ class Guard:
     def known(self, upstream: str) -> Known:
         return self._upstreams.setdefault(upstream, Known())
 
+    @property
+    def lanes(self) -> list[Guarded]:
+        return [lane for known in self._upstreams.values() for lane in known.lanes]
+
+    @property
+    def answered(self) -> bool:
+        """Whether anybody has ever answered."""
+        return any(known.heard for known in self._upstreams.values())
+
     def gate(self, pattern: Pattern, sent_at: float, patience: float, sign: Sign) -> Gate:
         return Gate(pattern, sent_at, patience, sign, clock=self.clock, observer=self.observer)
 
     def opened(self, gate: Gate, run: str) -> None:
         """Calls pass `gate` again: those that wait elsewhere may come here."""
         self.observer(LaneOpened(run=run, lane=gate.sign.lane, model=gate.sign.model))
-        lanes = [lane for known in self._upstreams.values() for lane in known.lanes]
-        if len(lanes) > 1:
-            for lane in lanes:
+        if len(self.lanes) > 1:
+            for lane in self.lanes:
                 lane.leave_gates(lambda: again(f"{gate.sign.lane} answers again"))
 
 
@@ -100,11 +108,11 @@ class Guarded:
     async def open(self, request: ChatRequest, context: CallContext) -> Reply:
         known, model = self._known, request.model
         entered = () if not known.gates and self._credit is None else await self._enter(model, context)
-        sent_at = self._clock.now()
+        began = self._clock.now()
         try:
             reply = await self._inner.open(request, context)
         except ModelError as error:
-            found = self._failed(model, error, sent_at, context) if error.attempts else error
+            found = error if error.sent_at is None else self._failed(model, error, error.sent_at, context)
             if found is error:
                 raise
             raise found from error
@@ -112,6 +120,7 @@ class Guarded:
             for gate, taken in entered:
                 gate.breaker.ended(taken)
                 gate.look()
+        sent_at = max(began, reply.head.began)
         if sent_at > known.heard.get(model, -math.inf):
             if len(known.heard) >= MOST_MODELS:
                 known.heard.clear()
@@ -206,6 +215,8 @@ class Guarded:
             )
         if left_alone:
             gate.review(context.run)
+            if len(self._guard.lanes) > 1:  # another may be tried sooner
+                gate.release(lambda: again(f"{gate.sign.lane} is left alone for now: {error.message}"))
         error.held = gate.holds(now, context.deadline)
         return error
 
@@ -217,9 +228,10 @@ class Guarded:
 
     def _model_gate(self, model: str, sent_at: float) -> Gate:
         gates = self._known.gates
+        patience = self._guard.patience.outage if self._guard.answered else 0.0
         if model not in gates:
             if len(gates) >= MOST_MODELS:
                 gates.pop(next(iter(gates))).release(lambda: again("too many models fail at once"))  # the oldest
-            patience = self._guard.patience.outage if self._known.heard else 0.0
             gates[model] = self._guard.gate(FAULTS, sent_at, patience, Sign(self._upstream, model, "outage"))
+        gates[model].patience = patience
         return gates[model]

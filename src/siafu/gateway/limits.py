@@ -162,6 +162,8 @@ class Limited:
         try:
             reply = await self._inner.open(request, context)
         except BaseException as error:
+            if isinstance(error, ModelError) and error.attempts:
+                error.sent_at = permit.at
             self._ended(permit, request, End(outcome="failed", error=error))
             raise
         self._throttle.accepted(permit.at, self._clock.now())

@@ -92,7 +92,7 @@ class Breaker:
 
     def answered(self, sent_at: float, now: float) -> bool:
         """A call that left at `sent_at` was answered. Returns whether it is closed."""
-        if sent_at < self._since:
+        if sent_at < self._since or (self.state == "open" and sent_at == self._since):
             return False
         self.failures = 0
         if self.state == "open":
@@ -112,7 +112,7 @@ class Breaker:
         """
         if self.state == "open":
             self._until = max(self._until, now + least)
-            return sent_at >= self._since
+            return sent_at > self._since
         if sent_at < self._since:
             return False
         self.failures += 1
