@@ -27,7 +27,7 @@ from siafu.gateway.wire import encode
 from siafu.observe.calls import CallContext
 from siafu.observe.events import Event, Hedged
 from siafu.pace.clock import VirtualClock
-from siafu.store.records import HEDGE_LOST, Ledger
+from siafu.store.records import HEDGE_LOST
 from siafu.store.sqlite import SqliteStore
 
 from .conftest import LineLedger
@@ -53,7 +53,6 @@ class Line:
         limit: int | None = None,
         prices: Prices = PRICES,
         limits: Limits | None = None,
-        ledger: Ledger | None = None,
     ) -> None:
         self.clock, self.events, self.accounts = VirtualClock(), list[Event](), Accounts()
         self.ledger = LineLedger()
@@ -63,7 +62,7 @@ class Line:
         self._script: Plays = lambda number: 1.0
         self._after = script
         common: dict[str, Any] = {"clock": self.clock, "observer": self.events.append}
-        books = Books(prices=prices, ledger=ledger or self.ledger, accounts=self.accounts)
+        books = Books(prices=prices, ledger=self.ledger, accounts=self.accounts)
         metered = Metered(self, books, upstream="u", **common)
         limited = Limited(metered, limits or Limits(), rng=Random(1), upstream="u", **common)
         guarded = Guarded(limited, Guard(Patience(), **common), upstream="u", lane="u")
@@ -118,9 +117,10 @@ def test_slow_is_slower_than_95_of_100_calls() -> None:
     times = Times()
     for seconds in range(1, ENOUGH):
         times.add(float(seconds))
-    assert times.slow is None
+    known: list[float | None] = [times.slow]
     times.add(float(ENOUGH))
-    assert times.slow == 19.0
+    known.append(times.slow)
+    assert known == [None, 19.0]
     for seconds in range(1, 201):
         times.add(float(seconds))
     assert times.slow == 190.0
@@ -263,14 +263,18 @@ async def test_cancelling_the_call_cancels_both_and_neither_is_told_as_lost() ->
 
 
 async def test_the_cost_report_shows_what_second_requests_cost(tmp_path: Path) -> None:
+    line = Line(first_is_slow)
+    await line.warm(60)
+    await line.ask("s")
+    await line.settled()
     path = tmp_path / "run.db"
     store = SqliteStore(path).run("r")
     try:
         await store.begin("")
-        line = Line(first_is_slow, ledger=store.ledger)
-        await line.warm(60)
-        await line.ask("s")
-        await line.settled()
+        for opened in line.ledger.opened:
+            await store.ledger.open(opened)
+        for ended in line.ledger.ended:
+            store.ledger.settle(ended)
     finally:
         await store.aclose()
     report = cost_report([path], ("model",))

@@ -49,11 +49,10 @@ def returning(*, former: int) -> Breaker:
     ],
 )
 def test_the_table(state: State, event: str, after: State) -> None:
-    breaker = {
-        "closed": lambda: Breaker(PATTERN, 0.0, -1.0),
-        "open": broken,
-        "returning": lambda: returning(former=100),
-    }[state]()
+    if state == "closed":
+        breaker = Breaker(PATTERN, 0.0, -1.0)
+    else:
+        breaker = broken() if state == "open" else returning(former=100)
     assert breaker.state == state
     at = 3.1  # within the state
     if event in ("failure", "enough failures", "old failures"):

@@ -13,6 +13,8 @@ import msgspec
 from siafu.agents.task import ModelOptions, Surroundings, unaudited
 from siafu.border.money import parse_usd
 from siafu.config.budgets import open_accounts, thrift
+from siafu.config.canary import following_canaries
+from siafu.config.reuse import reuse_rules
 from siafu.config.settings import Settings
 from siafu.config.simulated import NOTICE
 from siafu.config.upstreams import configured_prices, following_keys, open_ways, rules
@@ -23,9 +25,10 @@ from siafu.gateway.endpoint import Endpoint
 from siafu.gateway.guard import Patience
 from siafu.gateway.hedge import Hedge
 from siafu.gateway.meter import MemoryLedger
+from siafu.gateway.tally import Tally
 from siafu.gateway.upstream import Upstream
 from siafu.observe.calls import CallContext
-from siafu.observe.events import Event, LimitsShared, Observer, fan_out, nobody
+from siafu.observe.events import Event, HeadsDiffer, LimitsShared, Observer, fan_out, nobody
 from siafu.pace.clock import SystemClock
 from siafu.store.records import Claimed, ItemRecord, Journal, Ledger, RunState, RunStore
 from siafu.store.redis import RedisDoor
@@ -43,7 +46,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     per_item_pico: what one item may cost, None = as the settings say. allow_unpriced: models without a price may run
     under a budget. tools: Python functions or one ToolSet, which
     stays the caller's to close. endpoint: an Endpoint to use as it is (tests), None = as the settings say. notice: told
-    when the simulated endpoint stands in. denied: as in `Surroundings`. served: as in `build_gateway`.
+    when the simulated endpoint stands in. denied: as in `Surroundings`. served: as in `open_gateway`.
     """
 
     run: str = "map"
@@ -92,11 +95,9 @@ async def opened(settings: Settings, plan: Plan) -> AsyncIterator[House]:
             ways = await stack.enter_async_context(open_ways(settings))
             upstream = ways[0].upstream
             ledger = MemoryLedger() if store is None else store.ledger
-            observer = told(plan.observer, plan.notice)
-            gateway = build_gateway(settings, ways, ledger, accounts, observer, served=plan.served)
-            stack.push_async_callback(gateway.aclose)
-            await stack.enter_async_context(following_keys(settings, gateway, plan.notice))
-            endpoint = gateway
+            endpoint = await stack.enter_async_context(
+                open_gateway(settings, ways, ledger, accounts, plan.observer, notice=plan.notice, served=plan.served)
+            )
         tools = plan.tools
         if tools is not None and isinstance(tools, Sequence):
             tools = Functions(*tools)
@@ -134,52 +135,89 @@ def check_prices(settings: Settings, plan: Plan, models: Collection[str]) -> Non
 
 
 def told(observer: Observer, notice: Callable[[str], None] | None) -> Observer:
-    """`observer`; that limits are not shared is said once as a notice too."""
+    """`observer`; that limits are not shared, and prompts not cached, is said once as a notice too."""
     said = set[str]()
 
     def tell(event: Event) -> None:
-        if isinstance(event, LimitsShared) and event.alone and notice is not None and not said:
-            said.add(event.upstream)
+        if notice is None:
+            return
+        if isinstance(event, HeadsDiffer) and (text := _differing(event)) not in said:
+            said.add(text)
+            notice(text)
+        elif isinstance(event, LimitsShared) and event.alone and "alone" not in said:
+            said.add("alone")
             part = "all of" if event.processes == 1 else f"one in {event.processes} of"
             notice(f"Redis does not share the limits now: this process uses {part} them. {event.why}")
 
     return observer if notice is None else fan_out(observer, tell)
 
 
-def build_gateway(
+def _differing(event: HeadsDiffer) -> str:
+    changes = {
+        "tools": "the tools or their order change",
+        "format": "the form of the answer changes",
+        "system": f"the system text changes after {event.at:,} characters",
+    }
+    kind = f"{event.role} calls" if event.role else "calls"
+    return (
+        f"the prompt cache cannot help {kind} to {event.model}: {changes[event.part]} from call to call. What is of "
+        "one call only (the time, an id, the item itself) belongs into the user's message"
+    )
+
+
+@contextlib.asynccontextmanager
+async def open_gateway(
     settings: Settings,
     ways: Sequence[Way],
     ledger: Ledger,
     accounts: Accounts,
     observer: Observer,
     *,
+    notice: Callable[[str], None] | None,
     served: bool = False,
-) -> Gateway:
-    """The gateway over `ways`, under the settings' routes. served: for somebody who waits for one answer, and wants
-    to know soon when there is none.
+) -> AsyncIterator[Gateway]:
+    """The gateway over `ways`, under the settings' routes. While the block runs it follows keys and canaries as they
+    are changed. notice: told what people should know. served: for somebody who waits for one answer, and wants to know
+    soon when there is none.
+
+    Raises: ConfigError, StoreError.
     """
-    own, soft = settings.patience, settings.budgets.soft
-    patience = Patience(outage=own.outage_seconds, quota=own.quota_seconds, probe=own.quota_probe_seconds)
-    if served:
-        patience = msgspec.structs.replace(patience, outage=min(SERVED, own.outage_seconds), quota=0.0)
-    hedge = None
-    if settings.hedging.enabled:
-        share = settings.hedging.share
-        hedge = Hedge(share=share) if soft is None else Hedge(share=share, soft=soft)
     redis = None if settings.simulated else settings.redis()
-    return assemble(
+    tally = Tally()
+    gateway = assemble(
         ways,
         rules(settings),
         ledger=ledger,
         accounts=accounts,
         clock=SystemClock(),
         rng=Random(),
-        observer=observer,
+        observer=fan_out(told(observer, notice), tally),
         thrift=thrift(settings),
-        patience=patience,
-        hedge=hedge,
+        patience=_patience(settings, served=served),
+        hedge=_hedge(settings),
+        reuse=reuse_rules(settings.reuse),
         redis=None if redis is None else RedisDoor(redis),
     )
+    async with (
+        contextlib.aclosing(gateway),
+        following_keys(settings, gateway, notice),
+        following_canaries(settings, gateway, tally, observer, notice),
+    ):
+        yield gateway
+
+
+def _patience(settings: Settings, *, served: bool) -> Patience:
+    own = settings.patience
+    if served:
+        return Patience(outage=min(SERVED, own.outage_seconds), probe=own.quota_probe_seconds)
+    return Patience(outage=own.outage_seconds, quota=own.quota_seconds, probe=own.quota_probe_seconds)
+
+
+def _hedge(settings: Settings) -> Hedge | None:
+    own, soft = settings.hedging, settings.budgets.soft
+    if not own.enabled:
+        return None
+    return Hedge(share=own.share) if soft is None else Hedge(share=own.share, soft=soft)
 
 
 def _rules(settings: Settings, plan: Plan) -> Rules:

@@ -25,6 +25,7 @@ from siafu.gateway.endpoint import Reply
 from siafu.gateway.gate import Gate, Sign
 from siafu.gateway.limits import Limited
 from siafu.gateway.retry import again, kind_of, used_up
+from siafu.gateway.warmed import Warmed
 from siafu.observe.calls import CallContext
 from siafu.observe.events import LaneClosed, LaneOpened, Observer
 from siafu.pace.breaker import Pattern
@@ -95,7 +96,7 @@ class Guard:
 class Guarded:
     """The wrapper that leaves alone. One for each lane, a key (`lane`) at an upstream."""
 
-    def __init__(self, inner: Limited, guard: Guard, *, upstream: str, lane: str) -> None:
+    def __init__(self, inner: Limited | Warmed, guard: Guard, *, upstream: str, lane: str) -> None:
         self._inner = inner
         self._guard = guard
         self._clock = guard.clock
