@@ -127,7 +127,8 @@ class ModelError(SiafuError):
     `status`: HTTP status, None when there was none. `provider_code`: the upstream's own word for it, `param`: the field
     of the request that it names; each at most 100 characters. `wait`: seconds the upstream asked us to wait, None when
     it did not say. `attempts`: physical requests made for this call. `tried`: what failed, of several upstreams, keys
-    and models; `elsewhere`: another of them would take the call.
+    and models; `elsewhere`: another of them would take the call; `held`: asked again, it waits here until it is worth a
+    request. `sent_at`: when the last request left (monotonic seconds), None = none did. The gateway sets these.
     """
 
     code = "model_error"
@@ -149,7 +150,8 @@ class ModelError(SiafuError):
         self.wait = wait
         self.attempts = attempts
         self.tried: Tried | None = None
-        self.elsewhere = False
+        self.elsewhere = self.held = False
+        self.sent_at: float | None = None
 
 
 class RateLimited(ModelError):
