@@ -46,8 +46,8 @@ CREATE TABLE task (
 MIGRATIONS: tuple[tuple[str, ...], ...] = (
     (
         _TASK,
-        "CREATE INDEX task_next ON task (kind, priority, turn, id) WHERE state = 'ready'",
-        "CREATE INDEX task_oldest ON task (kind, ready_at, id) WHERE state = 'ready'",
+        "CREATE INDEX task_next ON task (kind, priority, turn, created_at) WHERE state = 'ready'",
+        "CREATE INDEX task_oldest ON task (kind, ready_at) WHERE state = 'ready'",
         "CREATE INDEX task_leased ON task (kind, priority, turn) WHERE state = 'leased'",
         "CREATE INDEX task_lapses ON task (lease_until) WHERE state = 'leased'",
         "CREATE INDEX task_due ON task (ready_at) WHERE state = 'waiting'",

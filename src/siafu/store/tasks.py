@@ -48,8 +48,8 @@ MAX_OPEN = 100_000  # tasks that have not ended
 AT_ONCE = 100  # rows of one statement
 MOST_MESSAGE = 2_000  # characters
 
-_NEXT = "WHERE state = 'ready' AND kind = :kind ORDER BY priority, turn, id"
-_OLDEST = "WHERE state = 'ready' AND kind = :kind AND ready_at <= :aged ORDER BY ready_at, id"
+_NEXT = "WHERE state = 'ready' AND kind = :kind ORDER BY priority, turn, created_at"
+_OLDEST = "WHERE state = 'ready' AND kind = :kind AND ready_at <= :aged ORDER BY ready_at"
 _ENTRY, _TASK = JournalEntry.__struct_fields__, Task.__struct_fields__
 
 
@@ -102,7 +102,7 @@ class TaskStore:
         """Counting takes time, so it is done once a second, or when the room that was found is used up."""
         clock = asyncio.get_running_loop().time()
         if rows > self._room or clock > self._counted + 1.0:
-            sql = "SELECT COUNT(*) AS n FROM (SELECT 1 AS one FROM task WHERE ended_at IS NULL LIMIT :most) AS some"
+            sql = "SELECT COUNT(*) AS n FROM (SELECT 1 AS one FROM task WHERE ended_at IS NULL LIMIT :most) AS found"
             (row,) = await self.together.run(lambda tx: tx.rows(sql, most=self._most_open))
             self._room, self._counted = self._most_open - row["n"], clock
         self._room -= rows
@@ -253,11 +253,13 @@ def sweep(tx: Transaction) -> int:
     for task in locked(tx, late, at=at):
         finish(tx, task, Move(state="expired", code="deadline_reached", message="not done before its deadline"))
         moved += 1
-    return moved + tx.change(
+    due = tx.rows(
         "WITH due AS MATERIALIZED (SELECT id FROM task WHERE state = 'waiting' AND ready_at <= :at ORDER BY ready_at "
-        "LIMIT 1000 {for_update} {skip_locked}) UPDATE task SET state = 'ready' WHERE id IN (SELECT id FROM due)",
+        "LIMIT 1000 {for_update} {skip_locked}) UPDATE task SET state = 'ready' WHERE id IN (SELECT id FROM due) "
+        "RETURNING id",
         at=at,
     )
+    return moved + len(due)
 
 
 def _checked(task: NewTask) -> NewTask:
@@ -392,7 +394,7 @@ def _lease(tx: Transaction, which: str, **values: Any) -> list[Mapping[str, Any]
         "worker = :worker, lease_until = {now} + :lease WHERE id IN (SELECT id FROM chosen) "
         "RETURNING *, deadline_at - {now} AS seconds_left"
     )
-    return sorted(tx.rows(sql, **values), key=lambda row: (row["priority"], row["turn"], row["id"]))
+    return sorted(tx.rows(sql, **values), key=lambda row: (row["priority"], row["turn"], row["created_at"]))
 
 
 def _as_lease(row: Mapping[str, Any]) -> Lease:
