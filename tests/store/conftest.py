@@ -58,3 +58,12 @@ def tasks_url(postgres: Postgres) -> Iterator[str]:
     with postgres.connect() as connection:
         connection.execute(f'CREATE DATABASE "{name}"')
     yield postgres.url(name)
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def tasks_sql_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The address of a database for tasks, once in SQLite and once in PostgreSQL: there it is `tasks_url`."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / '일 100%?#.db'}"
+    found: str = request.getfixturevalue("tasks_url")
+    return found

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,11 +18,10 @@ from .task_house import LEASE, House, new
 OPEN, DOUBLED = 250, 6  # and 16,000 that have ended
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-async def house(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[House]:
+@pytest.fixture
+async def house(tasks_sql_url: str) -> AsyncIterator[House]:
     """Thousands of tasks, most of which have ended."""
-    url = f"sqlite:///{tmp_path / 'tasks.db'}"
-    opened = House(url if request.param == "sqlite" else request.getfixturevalue("tasks_url"))
+    opened = House(tasks_sql_url)
     opened.clear()
     await opened.added(*(new(priority=1 + n % 3, tenant=f"{n % 7}") for n in range(2 * OPEN)))
     ended = (

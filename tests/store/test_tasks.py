@@ -6,7 +6,6 @@ import asyncio
 import itertools
 from collections import Counter
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,10 +29,9 @@ from siafu.store.task_records import (
 from .task_house import LEASE, House, new
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-async def house(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[House]:
-    url = f"sqlite:///{tmp_path / '일 100%?#.db'}"
-    opened = House(url if request.param == "sqlite" else request.getfixturevalue("tasks_url"))
+@pytest.fixture
+async def house(tasks_sql_url: str) -> AsyncIterator[House]:
+    opened = House(tasks_sql_url)
     opened.clear()
     yield opened
     await opened.aclose()
