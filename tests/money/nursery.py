@@ -1,7 +1,7 @@
 """Processes that are born quickly: one that has everything imported forks them. Each is a process of its own, with its
 own connections, and dies alone.
 
-python -m money.nursery FOLDER    reads what to bear, one JSON line each; writes into FOLDER how each ended
+python -m money.nursery FOLDER CHILD    reads what to bear, one JSON line each; writes into FOLDER how each ended
 """
 
 from __future__ import annotations
@@ -21,8 +21,6 @@ from typing import Any, NoReturn
 import mutants
 from processes import wait_until
 from siafu.store import crash
-
-from . import child
 
 TESTS, SRC = Path(__file__).parents[1], Path(__file__).parents[2] / "src"
 
@@ -60,15 +58,17 @@ class Child:
 
 
 class Nursery:
-    """`with Nursery(empty_folder) as nursery:`; everything that was born ends with the block, or with this process."""
+    """`with Nursery(empty_folder) as nursery:`; everything that was born ends with the block, or with this process.
+    child: the module that says what a process does.
+    """
 
-    def __init__(self, folder: Path) -> None:
-        self._folder, self._born = folder, 0
+    def __init__(self, folder: Path, child: str = "money.child") -> None:
+        self._folder, self._child, self._born = folder, child, 0
 
     def __enter__(self) -> Nursery:
         paths = os.pathsep.join(map(str, (SRC, TESTS)))
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "money.nursery", str(self._folder)],
+            [sys.executable, "-m", "money.nursery", str(self._folder), self._child],
             env={**os.environ, "PYTHONPATH": paths}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
         return self
@@ -86,7 +86,7 @@ class Nursery:
         return Child(int(self._process.stdout.readline()), self._folder / str(self._born))
 
 
-def live(wanted: dict[str, Any]) -> NoReturn:
+def live(child: Any, wanted: dict[str, Any]) -> NoReturn:
     code = 1
     try:
         signal.set_wakeup_fd(-1)
@@ -103,7 +103,8 @@ def live(wanted: dict[str, Any]) -> NoReturn:
         os._exit(code)
 
 
-def main(folder: Path) -> None:
+def main(folder: Path, module: str) -> None:
+    child = importlib.import_module(module)
     alive: dict[int, int] = {}
     woken, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -120,7 +121,7 @@ def main(folder: Path) -> None:
             wanted = json.loads(line)
             pid = os.fork()
             if not pid:
-                live(wanted)
+                live(child, wanted)
             alive[pid] = wanted["n"]
             os.write(1, b"%d\n" % pid)
     for pid in alive:
@@ -139,4 +140,4 @@ def note_the_ended(alive: dict[int, int], folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), sys.argv[2])
