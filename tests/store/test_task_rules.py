@@ -38,7 +38,8 @@ VERDICTS += [Expired(), Lapsed()]
 def task(**more: Any) -> Task:
     values = msgspec.to_builtins(new("k")) | {
         "id": "t_1", "print": "", "turn": 0, "state": "leased", "deps_left": 0, "created_at": 0.0, "ready_at": 0.0,
-        "deadline_at": None, "deliveries": 1, "lease_epoch": 1, "lease_until": 10.0, "worker": "w", "fenced": 0,
+        "deadline_at": None, "deliveries": 1, "lapses": 0, "lease_epoch": 1, "lease_until": 10.0, "worker": "w",
+        "fenced": 0,
         "cancel_requested": 0, "waits_since": None, "waits_for": "", "code": "", "message": "", "result": None,
         "ended_at": None,
     }  # fmt: skip

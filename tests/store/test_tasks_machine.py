@@ -52,6 +52,7 @@ class Item(msgspec.Struct):
     state: str
     epoch: int = 0
     deliveries: int = 0
+    lapses: int = 0
     cancel: bool = False
     journal: int = 0
     ends: int = 0  # how often it came to an end since it was last begun by a person
@@ -74,7 +75,7 @@ class World(RuleBasedStateMachine):
         self.runner.close()
 
     def one(self, pick: int) -> str:
-        return sorted(self.items)[pick % len(self.items)]
+        return list(self.items)[pick % len(self.items)]
 
     # ---- the model ---------------------------------------------------------------------------------------------
 
@@ -129,9 +130,12 @@ class World(RuleBasedStateMachine):
 
     @rule(most=st.integers(1, 3))
     def claimed(self, most: int) -> None:
-        ready = sorted(item.priority for item in self.items.values() if item.state == "ready")
         leases = self.runner.run(self.house.claim(most))
-        assert [lease.priority for lease in leases] == ready[:most]
+        suspects = [lease for lease in leases if lease.suspect]
+        waiting = [item for item in self.items.values() if item.state == "ready"]
+        assert len(suspects) == any(item.lapses >= 2 for item in waiting)
+        ready = sorted(item.priority for item in waiting if item.lapses < 2)
+        assert [lease.priority for lease in leases if not lease.suspect] == ready[: most - len(suspects)]
         for lease in leases:
             item = self.items[lease.id]
             assert item.state == "ready" and not item.cancel
@@ -189,6 +193,7 @@ class World(RuleBasedStateMachine):
         for lease in held:
             if lease is not kept:
                 self.comes_back(lease.id, "ready", counted=True)
+                self.items[lease.id].lapses += self.items[lease.id].state == "ready"
 
     @precondition(lambda self: self.items)
     @rule(pick=PICK)
@@ -210,7 +215,7 @@ class World(RuleBasedStateMachine):
         again = self.runner.run(self.house.desk.retry([id]))
         assert again == (item.state in ENDED - {"succeeded"})
         if again:
-            item.state, item.deliveries, item.cancel, item.ends = "ready", 0, False, 0
+            item.state, item.deliveries, item.cancel, item.ends, item.lapses = "ready", 0, False, 0, 0
 
     # ---- what always holds ---------------------------------------------------------------------------------------
 

@@ -41,7 +41,7 @@ from siafu.tools.effect_rules import EffectRule
 from siafu.tools.effects import Effects
 from siafu.tools.toolset import Tool, ToolResult
 
-LEASE, SLOTS, KIND = 1.0, 4, "pay"
+LEASE, SLOTS, KIND = 1.0, 3, "pay"
 ASKED = 2  # calls of the model that a task makes
 
 

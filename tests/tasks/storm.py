@@ -25,7 +25,7 @@ LONGEST_SLEEP = 8 * LEASE
 
 
 class Storm:
-    """`run` does it. What it counts:
+    """`run` does it. wish: of all workers, see `child`. What it counts:
 
     kills: workers killed while they held a task. stops: workers stopped while they held one, until their lease was over
     and another one had taken a task of theirs. windows: workers that died at the window they were born for.
@@ -43,7 +43,7 @@ class Storm:
 
     async def run(self, kills: int, stops: int, seconds: float) -> dict[str, Any]:
         """Until there were so many, and each window was hit, at most for so long; then let everything end, and say how
-        it came out.
+        it came out; then have what is dead tried again, without the poison.
         """
         (self.folder / "paid").mkdir()
         (self.folder / "processes").mkdir()
@@ -53,8 +53,12 @@ class Storm:
             with Nursery(self.folder / "processes", "tasks.child") as nursery:
                 self._nursery = nursery
                 await self._rage(house, kills, stops, time.monotonic() + seconds)
-                await self._settle(house)
-            return await self._found(house)
+                await self._end_all()
+                found = await self._found(house)
+                await house.desk.retry([task.id for task in found["tasks"] if task.state == "dead_letter"])
+                await house.desk.cancel([self.poison])
+                await self._settle()
+            return found | {"revived": await house.states()}
         finally:
             self._rows.close()
             await house.aclose()
@@ -142,11 +146,14 @@ class Storm:
         self._rows.execute("ROLLBACK")
         return True
 
-    async def _settle(self, house: House) -> None:
+    async def _end_all(self) -> None:
         """Without kills everything ends."""
         for child in [*self._awake.values(), *([self._doomed[1]] if self._doomed else [])]:
             child.end()
         self.deaths += WORKERS + 1
+        await self._settle()
+
+    async def _settle(self) -> None:
         deadline = time.monotonic() + 60
         _, last = self._bear("", "until_empty")
         while (status := last.status()) is None:
@@ -154,7 +161,7 @@ class Storm:
             await asyncio.sleep(0.05)
         if status == -signal.SIGKILL:  # the poison, once more
             self.deaths += 1
-            return await self._settle(house)
+            return await self._settle()
         assert status == 0, "a worker failed"
         return None
 
@@ -184,6 +191,7 @@ def violations(storm: Storm, found: dict[str, Any]) -> list[str]:
         "answers not journaled": any(found["journaled"].get(task.id) != ASKED for task in good),
         "paid twice for more than was in flight": (found["asked"].total() - sum(found["journaled"].values()))
         > SLOTS * storm.deaths,
+        "not revived": found["revived"] != {"succeeded": len(tasks) - 1, "cancelled": 1},
         "poison": (tasks[storm.poison].state, tasks[storm.poison].lease_epoch) != ("dead_letter", MOST_DELIVERIES),
     }
     return [name for name, is_so in wrong.items() if is_so]

@@ -162,9 +162,10 @@ class Worker:
             self._handlers[kind] = self._handlers.pop(kind)  # another kind is first next time
             began = self._clock.now()
             lease = self._options.lease
-            claiming = self._store.claim(self.name, kind, free, lease, before=self.tally.claimed)
             try:
-                found = await claiming
+                found = await self._store.claim(
+                    self.name, kind, free, lease, before=self.tally.claimed, suspect=not self._holds_suspect()
+                )
             except StoreError as error:
                 return self._unreachable(error)
             self._reachable = True
@@ -173,6 +174,9 @@ class Worker:
                 held = self._held[each.id] = _Held(each, began + lease)
                 held.task = asyncio.create_task(self._do(held), name=f"siafu task {each.id}")
         return None
+
+    def _holds_suspect(self) -> bool:
+        return any(held.lease.suspect for held in self._held.values())
 
     async def _any_left(self) -> bool:
         try:

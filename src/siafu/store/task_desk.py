@@ -114,7 +114,7 @@ class TaskDesk:
                 if task.state in _ENDED_BADLY:
                     again += tx.change(
                         "UPDATE task SET state = 'ready', ready_at = {now}, ended_at = NULL, deliveries = 0, "
-                        "deps_left = 0, cancel_requested = 0, waits_since = NULL, "
+                        "lapses = 0, deps_left = 0, cancel_requested = 0, waits_since = NULL, "
                         "deadline_at = CASE WHEN deadline_at > {now} THEN deadline_at ELSE NULL END WHERE id = :id",
                         id=task.id,
                     )

@@ -8,6 +8,9 @@ Goyal, Vin and Cheng, SIGCOMM 1996): a tenant's next tag is one more than its la
 served now. So tenants alternate however much each of them has submitted, and who was idle has saved nothing up. One
 claim in AGED_SHARE goes to what has been ready the longest, if that is AGED_SECONDS or more: so a low priority is slow
 under load, but never starves, and a high one keeps the rest.
+
+A task that kills its worker takes its neighbours down with it. So those that two workers died with are suspects: a
+worker holds one suspect at a time, and the one that kills the third worker takes no other suspect along.
 """
 
 from __future__ import annotations
@@ -68,8 +71,8 @@ class NotAccepted(msgspec.Struct, frozen=True, kw_only=True):
 class Task(msgspec.Struct, frozen=True, kw_only=True):
     """A row. Times are seconds since 1970 by the database's clock. `code`, `message`: of the last error that a delivery
     ended with; they stay until it succeeds. `waits_for`: the code of what it waits for. deliveries: that came to
-    nothing, the present one included. lease_epoch: how often it was leased. fenced: writes by workers that no longer
-    held it.
+    nothing, the present one included; lapses: those that ended with the worker. lease_epoch: how often it was leased.
+    fenced: writes by workers that no longer held it.
     """
 
     id: str
@@ -88,6 +91,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     ready_at: float
     deadline_at: float | None
     deliveries: int
+    lapses: int
     lease_epoch: int
     lease_until: float | None
     worker: str
@@ -103,7 +107,8 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
 
 class Lease(msgspec.Struct, frozen=True, kw_only=True):
     """A task in a worker's hands. seconds_left: until its deadline, when it was claimed; None = it has none. retried:
-    its last delivery ended with an error, not with a crash. begun: it was leased before.
+    its last delivery ended with an error, not with a crash. begun: it was leased before. suspect: two workers died
+    while they held it, perhaps of it.
     """
 
     id: str
@@ -117,6 +122,7 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True):
     seconds_left: float | None
     retried: bool
     begun: bool
+    suspect: bool
 
 
 class Succeeded(msgspec.Struct, frozen=True):
@@ -162,13 +168,14 @@ Verdict = Succeeded | Failed | Later | HandedBack | Cancelled | Expired | Lapsed
 
 
 class Move(msgspec.Struct, frozen=True, kw_only=True):
-    """What becomes of a leased task. seconds: until it is ready again. counted: the delivery came to nothing. result:
-    None = as before, unless it ends.
+    """What becomes of a leased task. seconds: until it is ready again. counted: the delivery came to nothing; lapsed:
+    as its worker was lost. result: None = as before, unless it ends.
     """
 
     state: State
     seconds: float = 0.0
     counted: bool = True
+    lapsed: bool = False
     code: str = ""
     message: str = ""
     result: str | None = None
@@ -200,7 +207,7 @@ def move(task: Task, verdict: Verdict, now: float) -> Move:
     if task.deliveries >= MOST_DELIVERIES:
         return Move(state="dead_letter", code=code, message=message)
     if isinstance(verdict, Lapsed):
-        return Move(state="ready", code=task.code, message=task.message, waits_for=task.waits_for)
+        return Move(state="ready", lapsed=True, code=task.code, message=task.message, waits_for=task.waits_for)
     return Move(state="waiting", seconds=seconds, code=code, message=message)
 
 

@@ -25,6 +25,7 @@ CREATE TABLE task (
     ready_at {real} NOT NULL,
     deadline_at {real},
     deliveries {integer} NOT NULL DEFAULT 0 CHECK (deliveries >= 0),
+    lapses {integer} NOT NULL DEFAULT 0,
     lease_epoch {integer} NOT NULL DEFAULT 0 CHECK (lease_epoch >= 0),
     lease_until {real},
     worker TEXT NOT NULL DEFAULT '',
@@ -46,8 +47,9 @@ CREATE TABLE task (
 MIGRATIONS: tuple[tuple[str, ...], ...] = (
     (
         _TASK,
-        "CREATE INDEX task_next ON task (kind, priority, turn, created_at) WHERE state = 'ready'",
-        "CREATE INDEX task_oldest ON task (kind, ready_at) WHERE state = 'ready'",
+        "CREATE INDEX task_next ON task (kind, priority, turn, created_at) WHERE state = 'ready' AND lapses < 2",
+        "CREATE INDEX task_oldest ON task (kind, ready_at) WHERE state = 'ready' AND lapses < 2",
+        "CREATE INDEX task_suspect ON task (kind, priority, turn, created_at) WHERE state = 'ready' AND lapses >= 2",
         "CREATE INDEX task_leased ON task (kind, priority, turn) WHERE state = 'leased'",
         "CREATE INDEX task_lapses ON task (lease_until) WHERE state = 'leased'",
         "CREATE INDEX task_due ON task (ready_at) WHERE state = 'waiting'",

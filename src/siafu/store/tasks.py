@@ -48,8 +48,10 @@ MAX_OPEN = 100_000  # tasks that have not ended
 AT_ONCE = 100  # rows of one statement
 MOST_MESSAGE = 2_000  # characters
 
-_NEXT = "WHERE state = 'ready' AND kind = :kind ORDER BY priority, turn, created_at"
-_OLDEST = "WHERE state = 'ready' AND kind = :kind AND ready_at <= :aged ORDER BY ready_at"
+_READY = "WHERE state = 'ready' AND kind = :kind AND lapses"
+_NEXT = f"{_READY} < 2 ORDER BY priority, turn, created_at"
+_OLDEST = f"{_READY} < 2 AND ready_at <= :aged ORDER BY ready_at"
+_SUSPECT = f"{_READY} >= 2 ORDER BY priority, turn, created_at"
 _ENTRY, _TASK = JournalEntry.__struct_fields__, Task.__struct_fields__
 
 
@@ -112,15 +114,18 @@ class TaskStore:
                 f"(siafu worker), then submit again; {accepted:,} of this submission were accepted"
             )
 
-    async def claim(self, worker: str, kind: str, most: int, lease: float, *, before: int = 0) -> list[Lease]:
+    async def claim(
+        self, worker: str, kind: str, most: int, lease: float, *, before: int = 0, suspect: bool = True
+    ) -> list[Lease]:
         """At most `most` ready tasks of a kind, leased to `worker` for `lease` seconds, the first one first. before:
-        how many it has claimed so far.
+        how many it has claimed so far. suspect: one of them may be a suspect.
         """
 
         def work(tx: Transaction) -> list[Lease]:
-            aged = aged_claims(before, most)
             values = {"worker": worker, "kind": kind, "lease": lease}
-            rows = _lease(tx, _OLDEST, most=aged, aged=_now(tx) - AGED_SECONDS, **values) if aged else []
+            rows = _lease(tx, _SUSPECT, most=1, **values) if suspect else []
+            aged = min(aged_claims(before, most), most - len(rows))
+            rows += _lease(tx, _OLDEST, most=aged, aged=_now(tx) - AGED_SECONDS, **values) if aged else []
             rows += _lease(tx, _NEXT, most=most - len(rows), **values) if len(rows) < most else []
             return [_as_lease(row) for row in rows]
 
@@ -410,6 +415,7 @@ def _as_lease(row: Mapping[str, Any]) -> Lease:
         seconds_left=row["seconds_left"],
         retried=row["code"] != "",
         begun=row["lease_epoch"] > 1,
+        suspect=row["lapses"] >= 2,
     )
 
 
@@ -438,10 +444,12 @@ def _move(tx: Transaction, task: Task, decided: Move) -> None:
         return finish(tx, task, decided)
     tx.change(
         "UPDATE task SET state = :state, ready_at = {now} + :seconds, lease_until = NULL, deliveries = :deliveries, "
+        "lapses = lapses + :lapsed, "
         "code = :code, message = :message, result = COALESCE(:result, result), waits_for = :waits_for, "
         "waits_since = CASE WHEN :waits_for = '' THEN NULL ELSE COALESCE(waits_since, {now}) END WHERE id = :id",
         id=task.id, state=decided.state, seconds=decided.seconds, code=decided.code, message=_said(decided),
-        deliveries=task.deliveries - (not decided.counted), result=decided.result, waits_for=decided.waits_for,
+        deliveries=task.deliveries - (not decided.counted), lapsed=int(decided.lapsed), result=decided.result,
+        waits_for=decided.waits_for,
     )  # fmt: skip
     return None
 
