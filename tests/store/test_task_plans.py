@@ -56,7 +56,7 @@ class Plans:
                 explain = "EXPLAIN QUERY PLAN " if tx.dialect == "sqlite" else "EXPLAIN "
                 plan = "\n".join(" ".join(map(str, row.values())) for row in inner(tx, explain + sql, values)[0])
                 sorts = "chosen" in sql and re.search(r"TEMP B-TREE|Sort Key", plan)  # all that is ready
-                if sorts or re.search(r"SCAN task(?! USING)|Seq Scan on task\b", plan):
+                if sorts or re.search(r"(SCAN|SEARCH) task(?! USING)\b|Seq Scan on task\b", plan):
                     self.full.append(f"{sql}\n{plan}")
             return inner(tx, sql, values)
 

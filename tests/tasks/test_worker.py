@@ -13,10 +13,11 @@ from typing import Any
 
 import pytest
 
+from services import Postgres
 from siafu.border.stopping import Stops
 from siafu.errors import Fenced, StoreError
 from siafu.pace.clock import SystemClock
-from siafu.queue.doorbell import Doorbell
+from siafu.queue.doorbell import Doorbell, ringing
 from siafu.queue.worker import Halt, Outcome, Tally, Worker, WorkerOptions
 from siafu.store.records import JournalEntry
 from siafu.store.task_journal import TaskJournal
@@ -311,3 +312,39 @@ async def test_a_cancelled_worker_gives_up_and_leaves_its_leases_to_lapse(site: 
     await asyncio.wait({run})
     assert (await site.house.states())["leased"] == 1
     assert not [task for task in asyncio.all_tasks() if "siafu task" in task.get_name()]
+
+
+async def test_a_bell_in_postgresql_wakes_workers_of_other_processes_and_survives_the_loss_of_its_connection(
+    postgres: Postgres, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("siafu.queue.doorbell.RECONNECT", 0.1)
+    site, submitter = Site(postgres_url), House(postgres_url)
+    async with asyncio.timeout(SECONDS), ringing(site.bell, site.house.database):
+        rings = 0
+
+        def count() -> None:
+            nonlocal rings
+            rings += 1
+
+        async def rung(before: int) -> None:
+            while rings == before:
+                await asyncio.sleep(0.01)
+
+        with site.bell.heard(count):
+            await rung(0)  # it listens
+            site.work(quick, poll=SECONDS)
+            await submitter.one()
+            await site.until("succeeded")
+            before = rings
+            with postgres.connect() as connection:
+                connection.execute(
+                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE 'LISTEN%%' "
+                    "AND datname = %s",
+                    [site.house.database._engine.url.database],
+                )
+            await rung(before)  # it listens again
+            id = await submitter.one()
+            await site.until("succeeded", 2)
+            assert (await submitter.task(id)).state == "succeeded"
+    await submitter.aclose()
+    await site.aclose()

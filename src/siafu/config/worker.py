@@ -20,7 +20,7 @@ from siafu.config.settings import Settings
 from siafu.config.tasks import task_database
 from siafu.errors import StoreBusy, StoreError
 from siafu.pace.clock import SystemClock
-from siafu.queue.doorbell import Doorbell
+from siafu.queue.doorbell import Doorbell, ringing
 from siafu.queue.worker import Worker, WorkerOptions
 from siafu.store.lock import Lock
 from siafu.store.task_desk import TaskDesk, Which
@@ -51,6 +51,7 @@ async def opened_worker(
     async with contextlib.AsyncExitStack() as stack:
         database = await stack.enter_async_context(task_database(settings))
         bell = Doorbell()
+        await stack.enter_async_context(ringing(bell, database))
         store = await stack.enter_async_context(contextlib.aclosing(TaskStore(database, rung=bell.ring)))
         desk = await stack.enter_async_context(support_desk(settings, database=shop))
         plan = Plan(run=RUN, journal=_ledger(settings.home), tools=desk.tools, denied=desk.denied, notice=notice)

@@ -14,7 +14,7 @@ from siafu.border.text import clean, preview
 from siafu.errors import InputError
 from siafu.store.database import Database, Transaction
 from siafu.store.task_records import Move, Task
-from siafu.store.tasks import as_task, finish
+from siafu.store.tasks import as_task, finish, ring
 
 T = TypeVar("T")
 AT_ONCE = 500  # rows of one transaction
@@ -97,6 +97,7 @@ class TaskDesk:
                     asked += 1
                 elif task.ended_at is None:
                     finish(tx, task, Move(state="cancelled", code="cancelled"))
+            ring(tx)
             return asked
 
         asked = await self._database.run(work)
@@ -118,6 +119,7 @@ class TaskDesk:
                         "deadline_at = CASE WHEN deadline_at > {now} THEN deadline_at ELSE NULL END WHERE id = :id",
                         id=task.id,
                     )
+            ring(tx)
             return again
 
         again = await self._database.run(work)

@@ -44,6 +44,7 @@ from siafu.store.task_records import (
 )
 from siafu.store.together import Together
 
+CHANNEL = "siafu_tasks"
 MAX_OPEN = 100_000  # tasks that have not ended
 AT_ONCE = 100  # rows of one statement
 MOST_MESSAGE = 2_000  # characters
@@ -230,12 +231,14 @@ def finish(tx: Transaction, task: Task, decided: Move) -> None:
             id=task.id, state=decided.state, code=decided.code, message=_said(decided), result=decided.result,
         )  # fmt: skip
         if decided.state == "succeeded":
-            tx.change(
+            freed = tx.change(
                 "UPDATE task SET deps_left = deps_left - 1, ready_at = {now}, "
                 "state = CASE WHEN deps_left = 1 THEN 'ready' ELSE 'blocked' END "
                 "WHERE state = 'blocked' AND id IN (SELECT task FROM task_need WHERE needs = :id)",
                 id=task.id,
-            )  # fmt: skip
+            )
+            if freed:
+                ring(tx)
             continue
         rows = tx.rows(
             "SELECT * FROM task WHERE state = 'blocked' AND id IN (SELECT task FROM task_need WHERE needs = :id) "
@@ -246,6 +249,12 @@ def finish(tx: Transaction, task: Task, decided: Move) -> None:
             state="cancelled", code="need_failed", message=f"it needs the task {task.id}, which did not succeed"
         )
         ending += [(as_task(row), gone) for row in rows]
+
+
+def ring(tx: Transaction) -> None:
+    """Tell listeners in other processes, once this is committed; on PostgreSQL only."""
+    if tx.dialect == "postgresql":
+        tx.rows(f"SELECT pg_notify('{CHANNEL}', '')")
 
 
 def sweep(tx: Transaction) -> int:
@@ -345,7 +354,8 @@ def _missing(tx: Transaction, row: dict[str, Any]) -> NotAccepted | None:
 _TURNS = (
     "SELECT (SELECT last FROM task_turn WHERE kind = :kind AND priority = :priority AND tenant = :tenant) AS last,"
     " (SELECT MAX(turn) FROM task WHERE state = 'leased' AND kind = :kind AND priority = :priority) AS served,"
-    " (SELECT MIN(turn) FROM task WHERE state = 'ready' AND kind = :kind AND priority = :priority) AS waiting,"
+    " (SELECT MIN(turn) FROM task WHERE state = 'ready' AND lapses < 2 AND kind = :kind AND priority = :priority)"
+    " AS waiting,"
     " (SELECT MAX(last) FROM task_turn WHERE kind = :kind AND priority = :priority) AS ever"
 )
 
@@ -386,6 +396,7 @@ def _insert(tx: Transaction, rows: list[dict[str, Any]]) -> set[str]:
     values = {f"{name}{n}": row[name] for n, row in enumerate(rows) for name in _INSERTED}
     sql = f"INSERT INTO task ({', '.join(_INSERTED)}) VALUES {', '.join(lines)} "
     added = {row["id"] for row in tx.rows(sql + "ON CONFLICT (tenant, once) DO NOTHING RETURNING id", **values)}
+    ring(tx)
     for row in rows:
         for need in row["open_needs"] if row["id"] in added else ():
             tx.change("INSERT INTO task_need (needs, task) VALUES (:needs, :task)", needs=need, task=row["id"])
