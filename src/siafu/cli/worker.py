@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
 from siafu.cli.options import BaseUrl
+from siafu.cli.shop_records import UNPAID
 from siafu.cli.showing import AsJson, Config, print_json
 
 if TYPE_CHECKING:
@@ -38,7 +40,7 @@ key, 3 budget reached or no credit left.
 def worker(
     slots: int = typer.Option(50, min=1, max=10_000, help="Tasks at once."),
     lease: float = typer.Option(15.0, min=0.5, max=3600, help="Seconds until a dead worker's task is another's."),
-    grace: float = typer.Option(25.0, min=0, max=3600, help="Seconds for running tasks to end when it is stopped."),
+    grace: float = typer.Option(20.0, min=0, max=3600, help="Seconds for running tasks to end when it is stopped."),
     poll: float = typer.Option(0.5, min=0.05, max=60, help="Seconds between two looks for new tasks."),
     until_empty: bool = typer.Option(False, "--until-empty", help="End when nothing is left that can go on by itself."),
     keep: str = typer.Option("30d", metavar="DURATION", help="How long ended tasks are kept; 0 = for ever."),
@@ -84,6 +86,8 @@ async def _run(settings: Settings, options: WorkerOptions, shop: str | None, kee
     from siafu.border.stopping import stopping
     from siafu.config.worker import opened_worker
 
+    if not settings.mcp_servers and not os.environ.get("SIAFU_PAYMENTS_URL"):
+        _say(f"{UNPAID}; to try refunds: siafu payments serve --help")
     async with stopping() as stops, opened_worker(settings, options, shop=shop, keep=keep, notice=_say) as worker:
         _say(f"worker {worker.name}: {options.slots} slots; Ctrl-C stops it in good order")
         return await worker.run(stops), stops.hurry.is_set()

@@ -68,7 +68,7 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     slots: int = 50
     lease: float = LEASE
-    grace: float = 25.0
+    grace: float = 20.0
     poll: float = 1.0
     until_empty: bool = False
 
