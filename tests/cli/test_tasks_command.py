@@ -97,6 +97,18 @@ def test_one_id_with_another_text_is_told_and_not_added(run: Run, tmp_path: Path
     assert run("submit", "support", "b.jsonl", "--run", "other")[0] == 0
 
 
+@pytest.mark.kill
+def test_p1_a_submission_that_was_killed_goes_on(run: Run, tmp_path: Path) -> None:
+    write(tmp_path / "a.jsonl", [{"id": f"r{n}", "customer": "kim", "text": "주문 1001?"} for n in range(250)])
+    words = [sys.executable, "-m", "siafu", "submit", "support", "a.jsonl"]
+    killed = subprocess.run(words, cwd=tmp_path, env=environment(SIAFU_CRASH_AT="task_accepted:2"), check=False)
+    assert killed.returncode == -signal.SIGKILL
+    again = told(run, "submit", "support", "a.jsonl")
+    assert (again["accepted"], again["there"]) == (50, 200)
+    listed = told(run, "tasks", "list", "--limit", "1000")
+    assert [task["once"] for task in listed] == [f"support/r{n}" for n in range(250)]
+
+
 def test_strict_takes_a_file_whole_or_not_at_all(run: Run, tmp_path: Path) -> None:
     write(tmp_path / "a.jsonl", [REQUESTS[0], {"id": "", "customer": "kim", "text": "?"}])
     code, _, err = run("submit", "support", "a.jsonl", "--strict")

@@ -28,7 +28,7 @@ async def test_g1_g2_g17_nothing_lost_nothing_doubled(tmp_path: Path, sql_url: s
     assert sum(task.fenced for task in found["tasks"]) >= 1, "no worker that lost its lease tried to write"
 
 
-async def test_f36_g17_a_poison_task_dies_alone(tmp_path: Path) -> None:
+async def test_g17_f36_a_poison_task_dies_alone(tmp_path: Path) -> None:
     """It is claimed among others three times, and kills their worker each time."""
     house = House(f"sqlite:///{tmp_path / 'tasks.db'}")
     (tmp_path / "paid").mkdir()

@@ -19,7 +19,7 @@ SETTINGS = """\
 # A flag wins over the environment, the environment over this file. `siafu doctor` says what counts and checks it.
 
 # home = ".siafu"                    # journals and state; keep it on a disk of this machine
-# database_url = "env:SIAFU_DATABASE_URL"   # effects and conversations, PostgreSQL or SQLite; not set: files in home
+# database_url = "env:SIAFU_DATABASE_URL"   # effects, conversations, tasks: PostgreSQL or SQLite; else files in home
 # redis_url = "env:SIAFU_REDIS_URL"  # where processes share the limits below; not set: each has its own
 
 [endpoint]

@@ -140,13 +140,13 @@ def watch(
     async def follow(desk: TaskDesk) -> bool:
         last, good = None, True
         while True:
-            counts = await desk.counts(which)
+            moving = await desk.moving(which)  # before looking at what has ended: so nothing is missed
             while page := await desk.ended(which, limit=PAGE, after=last):
                 last = page[-1]
                 good = good and all(task.state == "succeeded" for task in page)
                 for task in page:
                     typer.echo(_line(task) if json else _told(task))
-            if not counts.get("ready") and not counts.get("leased") and not await desk.due(which):
+            if not moving:
                 return good
             await asyncio.sleep(every)
 

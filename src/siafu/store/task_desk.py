@@ -73,10 +73,13 @@ class TaskDesk:
         sql = f"SELECT state, COUNT(*) AS n FROM task WHERE {where} GROUP BY state"
         return {row["state"]: row["n"] for row in await self._database.run(lambda tx: tx.rows(sql, **values))}
 
-    async def due(self, which: Which) -> bool:
-        """Whether a task waits that goes on by itself: after an error, for its next try."""
+    async def moving(self, which: Which) -> bool:
+        """Whether a task is left that can go on without a person: ready, leased, or due for another try."""
         where, values = _where(which)
-        sql = f"SELECT 1 AS one FROM task WHERE state = 'waiting' AND waits_for = '' AND {where} LIMIT 1"
+        sql = (
+            "SELECT 1 AS one FROM task WHERE ended_at IS NULL "
+            f"AND (state IN ('ready', 'leased') OR (state = 'waiting' AND waits_for = '')) AND {where} LIMIT 1"
+        )
         return bool(await self._database.run(lambda tx: tx.rows(sql, **values)))
 
     async def journal(self, id: str) -> list[dict[str, Any]]:

@@ -188,7 +188,7 @@ class TaskStore:
 
         Raises: Fenced when the lease is another's: whoever works under it has to stop.
         """
-        values = {name: getattr(entry, name) for name in _ENTRY}
+        values = {name: getattr(entry, name) for name in _ENTRY} | {"path": clean(entry.path)}
 
         def work(tx: Transaction) -> bool:
             # The row stays locked until this is committed, so the next holder of the lease reads all of it.
@@ -228,7 +228,7 @@ def finish(tx: Transaction, task: Task, decided: Move) -> None:
         tx.change(
             "UPDATE task SET state = :state, ended_at = {now}, lease_until = NULL, code = :code, message = :message, "
             "result = :result, waits_for = '' WHERE id = :id",
-            id=task.id, state=decided.state, code=decided.code, message=_said(decided), result=decided.result,
+            id=task.id, state=decided.state, **_told(decided),
         )  # fmt: skip
         if decided.state == "succeeded":
             freed = tx.change(
@@ -458,15 +458,16 @@ def _move(tx: Transaction, task: Task, decided: Move) -> None:
         "lapses = lapses + :lapsed, "
         "code = :code, message = :message, result = COALESCE(:result, result), waits_for = :waits_for, "
         "waits_since = CASE WHEN :waits_for = '' THEN NULL ELSE COALESCE(waits_since, {now}) END WHERE id = :id",
-        id=task.id, state=decided.state, seconds=decided.seconds, code=decided.code, message=_said(decided),
-        deliveries=task.deliveries - (not decided.counted), lapsed=int(decided.lapsed), result=decided.result,
-        waits_for=decided.waits_for,
+        id=task.id, state=decided.state, seconds=decided.seconds, waits_for=clean(decided.waits_for),
+        deliveries=task.deliveries - (not decided.counted), lapsed=int(decided.lapsed), **_told(decided),
     )  # fmt: skip
     return None
 
 
-def _said(decided: Move) -> str:
-    return clean(decided.message)[:MOST_MESSAGE]
+def _told(decided: Move) -> dict[str, str | None]:
+    """What is kept of it, in words that every store takes: one bad letter would fail all in its transaction."""
+    result = None if decided.result is None else clean(decided.result)
+    return {"code": clean(decided.code), "message": clean(decided.message)[:MOST_MESSAGE], "result": result}
 
 
 def _now(tx: Transaction) -> float:
