@@ -367,6 +367,20 @@ async def test_retrying_goes_on_from_the_journal(house: House) -> None:
     assert (await house.task(id)).code == ""
 
 
+async def test_what_needs_others_is_retried_once_they_can_succeed(house: House) -> None:
+    first = await house.one(deadline=60.0)
+    second = await house.one(needs=(first,), deadline=60.0)
+    house.pass_time(61)
+    assert await house.sweep() == 2
+    assert [(await house.task(id)).state for id in (first, second)] in (["expired"] * 2, ["expired", "cancelled"])
+    assert await house.desk.retry([second]) == 0
+    assert await house.desk.retry([second, first]) == 2
+    assert (await house.task(second)).state == "blocked"
+    await house.done(await house.claimed())
+    await house.done(await house.claimed())
+    assert await house.states() == {"succeeded": 2}
+
+
 # ---- keeping and forgetting --------------------------------------------------------------------------------------
 
 
@@ -443,6 +457,7 @@ async def test_the_tables_refuse_what_makes_no_sense(house: House) -> None:
         "state = 'nonsense'",
         "priority = 4",
         "deps_left = 1, state = 'blocked', ended_at = {now}",
+        "deps_left = 1",
     ):
         with pytest.raises(Conflict):
             await house.database.run(lambda tx, change=change: tx.change(f"UPDATE task SET {change}"))  # type: ignore[misc]

@@ -213,9 +213,11 @@ class World(RuleBasedStateMachine):
         id = self.one(pick)
         item = self.items[id]
         again = self.runner.run(self.house.desk.retry([id]))
-        assert again == (item.state in ENDED - {"succeeded"})
+        needs = {self.items[need].state for need in item.needs}
+        assert again == (item.state in ENDED - {"succeeded"} and not needs & (ENDED - {"succeeded"}))
         if again:
-            item.state, item.deliveries, item.cancel, item.ends, item.lapses = "ready", 0, False, 0, 0
+            item.state = "blocked" if needs - {"succeeded"} else "ready"
+            item.deliveries, item.cancel, item.ends, item.lapses = 0, False, 0, 0
 
     # ---- what always holds ---------------------------------------------------------------------------------------
 

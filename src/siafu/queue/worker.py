@@ -134,7 +134,8 @@ class Worker:
 
         Cancelled, it gives the work up; the leases lapse by themselves.
         """
-        around = [asyncio.create_task(self._look_around()), asyncio.create_task(self._hear(stops))]
+        beside = (self._look_around(), self._mind_the_time(), self._hear(stops))
+        around = [asyncio.create_task(each) for each in beside]
         try:
             with self._bell.heard(self._news.set):
                 while not stops.asked.is_set() and self.tally.halt is None:
@@ -286,10 +287,15 @@ class Worker:
                         self._held[id].stop("lost")
                     if id in found.to_cancel:
                         self._held[id].stop("cancel")
-            for each in self._held.values():
-                if self._clock.now() >= each.until:
-                    each.stop("lost")
             await self._clock.sleep(min(1.0, lease / 5))
+
+    async def _mind_the_time(self) -> None:
+        """Stop what somebody else may hold by now; also while the store does not answer."""
+        while True:
+            for held in self._held.values():
+                if self._clock.now() >= held.until:
+                    held.stop("lost")
+            await self._clock.sleep(min(1.0, self._options.lease / 10))
 
     # ---- ending -------------------------------------------------------------------------------------------------
 

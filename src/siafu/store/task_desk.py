@@ -19,6 +19,7 @@ from siafu.store.tasks import as_task, finish, ring
 T = TypeVar("T")
 AT_ONCE = 500  # rows of one transaction
 _ID = re.compile(r"t_[0-9a-f]{1,32}")
+_NEEDS = "SELECT state FROM task JOIN task_need ON task_need.needs = task.id WHERE task_need.task = :id"
 _ENDED_BADLY = ("failed", "cancelled", "expired", "dead_letter")
 
 
@@ -109,19 +110,21 @@ class TaskDesk:
 
     async def retry(self, ids: Sequence[str]) -> int:
         """Have tasks that ended otherwise than well begin again, with all they have journaled; returns how many.
-        Deadlines that are over hold no longer. What needed them was cancelled with them, and is retried by itself.
+        Deadlines that are over hold no longer. What needs one that did not succeed is left; retry that one first.
         """
 
         def work(tx: Transaction) -> int:
             again = 0
-            for task in _each(tx, ids):
-                if task.state in _ENDED_BADLY:
+            for task in sorted(_each(tx, ids), key=lambda task: task.created_at):
+                states = tx.rows(_NEEDS, id=task.id)
+                if task.state in _ENDED_BADLY and not any(need["state"] in _ENDED_BADLY for need in states):
+                    left = sum(need["state"] != "succeeded" for need in states)
                     again += tx.change(
-                        "UPDATE task SET state = 'ready', ready_at = {now}, ended_at = NULL, deliveries = 0, "
-                        "lapses = 0, deps_left = 0, cancel_requested = 0, waits_since = NULL, "
+                        "UPDATE task SET state = :state, ready_at = {now}, ended_at = NULL, deliveries = 0, "
+                        "lapses = 0, deps_left = :left, cancel_requested = 0, waits_since = NULL, "
                         "deadline_at = CASE WHEN deadline_at > {now} THEN deadline_at ELSE NULL END WHERE id = :id",
-                        id=task.id,
-                    )
+                        id=task.id, state="blocked" if left else "ready", left=left,
+                    )  # fmt: skip
             ring(tx)
             return again
 

@@ -39,7 +39,7 @@ CREATE TABLE task (
     ended_at {real},
     UNIQUE (tenant, once),
     CHECK ((state = 'leased') = (lease_until IS NOT NULL)),
-    CHECK ((state = 'blocked') = (deps_left > 0 AND ended_at IS NULL)),
+    CHECK ((state = 'blocked') = (deps_left > 0)),
     CHECK ((state IN ('succeeded', 'failed', 'cancelled', 'expired', 'dead_letter')) = (ended_at IS NOT NULL)),
     CHECK (state <> 'succeeded' OR result IS NOT NULL)
 ) {strict}

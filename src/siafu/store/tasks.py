@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -91,11 +91,9 @@ class TaskStore:
         StoreError. After these two, or when cancelled, some may have been accepted: submit all again under the same
         `once`.
         """
-        rows = [_row(_checked(task)) for task in tasks]
         found: list[Accepted | NotAccepted] = []
-        for start in range(0, len(rows), AT_ONCE):
-            part = rows[start : start + AT_ONCE]
-            await self._have_room(len(part), start)
+        for part in _parts([_row(_checked(task)) for task in tasks]):
+            await self._have_room(len(part), len(found))
             found += await self.together.run(partial(_accept, rows=part))
             crash_point("task_accepted")
             self._rung()
@@ -221,15 +219,17 @@ def locked(tx: Transaction, where: str, **values: Any) -> list[Task]:
 
 
 def finish(tx: Transaction, task: Task, decided: Move) -> None:
-    """End a task for good: what needs it can begin, or is cancelled with it."""
+    """End a task for good, unless it has ended: what needs it can begin, or is cancelled with it."""
     ending = [(task, decided)]
     while ending:
         task, decided = ending.pop()
-        tx.change(
-            "UPDATE task SET state = :state, ended_at = {now}, lease_until = NULL, code = :code, message = :message, "
-            "result = :result, waits_for = '' WHERE id = :id",
+        ended = tx.change(
+            "UPDATE task SET state = :state, ended_at = {now}, lease_until = NULL, deps_left = 0, code = :code, "
+            "message = :message, result = :result, waits_for = '' WHERE id = :id AND ended_at IS NULL",
             id=task.id, state=decided.state, **_told(decided),
         )  # fmt: skip
+        if not ended:
+            continue
         if decided.state == "succeeded":
             freed = tx.change(
                 "UPDATE task SET deps_left = deps_left - 1, ready_at = {now}, "
@@ -297,6 +297,20 @@ def _checked(task: NewTask) -> NewTask:
 def _row(task: NewTask) -> dict[str, Any]:
     values = msgspec.structs.asdict(task)
     return {**values, "id": f"t_{uuid.uuid4().hex}", "print": body_print(task), "needs": sorted(set(task.needs))}
+
+
+def _parts(rows: list[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
+    """As many rows as one statement may hold: AT_ONCE, and not much more than MAX_PAYLOAD in all."""
+    part: list[dict[str, Any]] = []
+    size = 0
+    for row in rows:
+        part.append(row)
+        size += len(row["payload"])
+        if len(part) == AT_ONCE or size > MAX_PAYLOAD:
+            yield part
+            part, size = [], 0
+    if part:
+        yield part
 
 
 def _accept(tx: Transaction, rows: list[dict[str, Any]]) -> list[Accepted | NotAccepted]:
