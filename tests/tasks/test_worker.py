@@ -279,29 +279,50 @@ async def test_without_its_store_it_goes_on_looking_and_says_so_once(
     assert len([record for record in caplog.records if "is away" in record.message]) == 1
 
 
-async def test_a_worker_that_cannot_renew_its_lease_stops_the_work(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Somebody else may have the task by then."""
-    stopped = asyncio.Event()
+async def test_a_worker_that_cannot_renew_its_lease_stops_the_work_and_may_get_it_again(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody else may have the task by then. Here the same worker gets it, while its first work is still ending."""
+    stopped, back = asyncio.Event(), asyncio.Event()
 
     async def work(lease: Lease, journal: TaskJournal) -> Outcome:
-        try:
-            await asyncio.sleep(SECONDS)
-        except asyncio.CancelledError:
-            stopped.set()
-            raise
+        if lease.epoch == 1:
+            try:
+                await asyncio.sleep(SECONDS)
+            except asyncio.CancelledError:
+                stopped.set()
+                await back.wait()
+                raise
+        back.set()
+        await asyncio.sleep(2 * LEASE)
         return Succeeded("1")
 
     async def away(*_: Any, **__: Any) -> Any:
         raise StoreError("away")
 
-    await site.house.one()
-    site.work(work)
+    id = await site.house.one()
+    run = site.work(work, until_empty=True)
     await site.until("leased")
-    monkeypatch.setattr(site.house.store, "tick", away)
-    began = time.monotonic()
-    await stopped.wait()
-    assert time.monotonic() - began > LEASE / 2
-    assert (await site.house.states())["leased"] == 1
+    with monkeypatch.context() as patch:
+        patch.setattr(site.house.store, "tick", away)
+        began = time.monotonic()
+        await stopped.wait()
+        assert time.monotonic() - began > LEASE / 2
+        assert (await site.house.states())["leased"] == 1
+    assert ((await run).left, (await run).fenced) == (Counter(succeeded=1), 1)
+    assert (await site.house.task(id)).lease_epoch == 2
+
+
+async def test_a_fault_of_its_own_ends_the_worker_and_is_told(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It must not go on without renewing its leases."""
+
+    async def broken(*_: Any, **__: Any) -> Any:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(site.house.store, "tick", broken)
+    with pytest.raises(ExceptionGroup) as told:
+        await site.work(quick)
+    assert told.group_contains(ZeroDivisionError)
 
 
 async def test_a_cancelled_worker_gives_up_and_leaves_its_leases_to_lapse(site: Site) -> None:

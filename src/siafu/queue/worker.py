@@ -134,23 +134,26 @@ class Worker:
 
         Cancelled, it gives the work up; the leases lapse by themselves.
         """
-        beside = (self._look_around(), self._mind_the_time(), self._hear(stops))
-        around = [asyncio.create_task(each) for each in beside]
-        try:
-            with self._bell.heard(self._news.set):
-                while not stops.asked.is_set() and self.tally.halt is None:
-                    self._news.clear()
-                    await self._fill()
-                    if self._options.until_empty and not self._held and not await self._any_left():
-                        break
-                    await self._wait(self._options.poll)
-                await self._drain(stops)
-        finally:
-            await self._give_up("lost", 3 * PUT_DOWN)  # when this is cancelled; else nothing is held
-            for task in around:
-                task.cancel()
-            await asyncio.wait(around)
+        async with asyncio.TaskGroup() as group:
+            beside = (self._look_around(), self._mind_the_time(), self._hear(stops))
+            around = [group.create_task(each) for each in beside]
+            try:
+                with self._bell.heard(self._news.set):
+                    await self._work(stops)
+            finally:
+                await self._give_up("lost", 3 * PUT_DOWN)  # when this is cancelled; else nothing is held
+                for task in around:
+                    task.cancel()
         return self.tally
+
+    async def _work(self, stops: Stops) -> None:
+        while not stops.asked.is_set() and self.tally.halt is None:
+            self._news.clear()
+            await self._fill()
+            if self._options.until_empty and not self._held and not await self._any_left():
+                return
+            await self._wait(self._options.poll)
+        await self._drain(stops)
 
     # ---- taking tasks -------------------------------------------------------------------------------------------
 
@@ -221,7 +224,8 @@ class Worker:
             else:
                 self.tally.left[state] += 1
         finally:
-            del self._held[held.lease.id]
+            if self._held.get(held.lease.id) is held:  # it may have come back under another epoch meanwhile
+                del self._held[held.lease.id]
             self._news.set()
 
     async def _outcome(self, held: _Held) -> Verdict | Halt | None:
