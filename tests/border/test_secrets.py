@@ -6,8 +6,10 @@ import pickle
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from siafu.border.secrets import Secret, checked_key, redact
+from siafu.border.secrets import _PATTERNS, Secret, checked_key, redact
 from siafu.errors import ConfigError
 
 KEY = "sk-test-0123456789abcdefghij"
@@ -46,6 +48,37 @@ def test_what_looks_like_a_secret_is_masked(text: str) -> None:
 )
 def test_ordinary_text_stays(text: str) -> None:
     assert redact(text) == text
+
+
+PIECES = [
+    "sk-",
+    "tok-",
+    "key",
+    "-",
+    "=",
+    "Bearer ",
+    "Basic\t",
+    "basic ",
+    "://",
+    "u:p",
+    "@",
+    "eyJ",
+    ".",
+    "AIza",
+    "API_KEY",
+    "password",
+]
+PIECES += ["\u017f", "\u212a", "access_to", "en=", "abcdefghij0123456789", "x" * 30, " ", "주문"]
+
+
+@given(st.lists(st.sampled_from(PIECES), max_size=8).map("".join))
+def test_no_short_cut_passes_what_a_pattern_finds(text: str) -> None:
+    assert (redact(text) != text) == (_PATTERNS.search(text) is not None)
+
+
+@pytest.mark.parametrize("word", ["PA\u017f\u017fWORD=hunter22", "AP\u0130_KEY=1234567", "api_\u212aey=1234567"])
+def test_letters_that_only_a_pattern_takes_for_others_are_no_way_around(word: str) -> None:
+    assert (redact(word) != word) == (_PATTERNS.search(word) is not None)
 
 
 def test_known_secrets_are_masked_whole_even_when_one_begins_with_another() -> None:

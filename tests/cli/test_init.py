@@ -105,7 +105,8 @@ def test_the_settings_file_holds_every_setting_with_its_default(tmp_path: Path) 
     full = load(config=tmp_path / "full.toml", environ={})  # every line is a setting that exists
     tree = tomllib.loads(text)
     defaults = Settings().model_dump()
-    for section in ("endpoint", "models", "limits"):
+    tree["prompt_cache"], defaults["prompt_cache"] = (each["endpoint"].pop("prompt_cache") for each in (tree, defaults))
+    for section in ("endpoint", "prompt_cache", "models", "limits"):
         assert tree[section].keys() == defaults[section].keys(), section
         for name, value in defaults[section].items():
             assert value is None or name == "headers" or tree[section][name] == value, name

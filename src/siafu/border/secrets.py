@@ -21,6 +21,8 @@ _PATTERNS = re.compile(
     r"|\bAIza[A-Za-z0-9_\-]{30,}"
     r"|(?i:(?<=api_key=)|(?<=api-key=)|(?<=apikey=)|(?<=access_token=)|(?<=password=))[^\s&\"']{6,}",
 )
+# One of these is in every text that the patterns find something in. The words of every answer pass here.
+_MARKS = ("sk-", "pk-", "rk-", "key-", "tok-", "Bearer", "Basic", "://", "eyJ", "AIza", "=")
 _IN_NO_KEY = frozenset(" \"'`")
 MASK = "***"
 
@@ -63,9 +65,11 @@ _known: set[str] = set()
 
 def redact(text: str) -> str:
     """`text` with every known secret and everything that looks like one replaced by `***`; what overlaps is one."""
+    known = [value for value in _known if value in text]
+    if not known and not any(mark in text for mark in _MARKS):
+        return text
     spans = [match.span() for match in _PATTERNS.finditer(text)]
-    for value in _known:
-        spans += [match.span() for match in re.finditer(re.escape(value), text)] if value in text else []
+    spans += [match.span() for value in known for match in re.finditer(re.escape(value), text)]
     if not spans:
         return text
     parts, end = [], 0

@@ -68,7 +68,11 @@ def report(
         show_default=False,
     ),
     by: list[str] = typer.Option(
-        ["model"], "--by", metavar="WHAT", help="run, model, role, agent, upstream or day; may stand several times."
+        ["model"],
+        "--by",
+        metavar="WHAT",
+        help="run, model, role, agent, upstream, key (of the upstream), client (key of serve), bucket (of a canary) or "
+        "day; may stand several times.",
     ),
     run: str | None = Run,
     since: str | None = typer.Option(None, metavar="TIME", help="Calls from then on: a day, a time, or 24h, 7d ago."),

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import typer
 
 from siafu.cli.options import Quiet
+from siafu.config.collector import relieve_collector
 from siafu.errors import ConfigError, InputError, Interrupted
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
@@ -99,6 +100,7 @@ def _real(
     with own_folder(out) as folder, Progress(quiet=quiet) as progress:
         progress.note(f"{requests} requests on a real model; the shop is an example, nothing is killed.")
         work = observe(model, folder, requests=requests, seed=seed, listen=progress)
+        relieve_collector()
         seen = asyncio.run(_until_signal(work))
     if json:
         typer.echo(observed_json(seen, out))

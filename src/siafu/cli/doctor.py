@@ -53,6 +53,7 @@ def doctor(
 
 async def _examine(where: dict[str, Any], call: bool) -> list[Row]:
     from siafu.config.advice import Row
+    from siafu.config.canary import canary_rows
     from siafu.config.databases import database_rows
     from siafu.config.doctor import call_rows, endpoint_rows, python_row, settings_rows, state_rows
     from siafu.config.settings import given, load
@@ -66,6 +67,7 @@ async def _examine(where: dict[str, Any], call: bool) -> list[Row]:
         return [*rows, Row(check="settings", state="fail", found=error.message)]
     rows += state_rows(settings.home)
     rows += await database_rows(settings, os.environ.get("SIAFU_SHOP_DATABASE_URL"))
+    rows += await canary_rows(settings)
     reached = await endpoint_rows(settings)
     rows += reached
     if call and all(row.state != "fail" for row in reached):

@@ -35,6 +35,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "batch": ("siafu.cli.batch", "Run a file of OpenAI-Batch lines; resumes by itself."),
     "cost": ("siafu.cli.cost", "See what runs cost, what a file will cost, and other models."),
     "upstream-keys": ("siafu.cli.upstream_keys", "Change the keys of upstreams while siafu runs."),
+    "canary": ("siafu.cli.canary", "Try a new upstream or model on some users, beside the old one."),
     "approvals": ("siafu.cli.approvals", "Decide what agents may only do once a person says yes."),
     "effects": ("siafu.cli.effects", "See what tools did, settle what is unclear, stop a tool."),
     "shop": ("siafu.cli.shop", "Serve the example shop's tools over MCP."),

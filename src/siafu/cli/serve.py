@@ -14,6 +14,7 @@ import typer
 from siafu.cli.options import ParentPid, ReadyFile, UrlAsJson
 from siafu.cli.ready import Ready, tell
 from siafu.cli.showing import Config
+from siafu.config.collector import relieve_collector
 from siafu.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -91,6 +92,7 @@ def serve(
         told = Ready(url=f"{url}/v1", control=url, simulated=simulated)
         tell(told, f"{note}Ctrl-C stops it", file=ready_file, as_json=json)
 
+    relieve_collector()
     with door.listening:
         whole = asyncio.run(_run(settings, door, bounds, grace, parent_pid, ready))
     if not whole:

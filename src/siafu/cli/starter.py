@@ -33,6 +33,14 @@ SETTINGS = """\
 [endpoint.headers]
 # x-team = "support"                 # sent with every request; "env:NAME" for secret values
 
+[endpoint.prompt_cache]
+# lead = false                       # of calls that begin alike one goes first, for the others to find the cache warm
+# marks = "5m"                       # cache_control, where the endpoint wants it; also 1h, ephemeral; not set: none
+# key = false                        # send prompt_cache_key
+# min_tokens = 1024                  # shorter beginnings are left alone
+# keep_seconds = 300.0               # how long the endpoint keeps one; docs/prompt-cache.md has more
+# wait_seconds = 30.0                # no call waits longer for the first one
+
 [models]
 # One that is not set falls back on another that is.
 # default = "MODEL"                  # for siafu.map
@@ -59,6 +67,10 @@ SETTINGS = """\
 # [[routes]]                         # the first that fits a call counts
 # category = ["refund"]
 # use = ["MODEL@seoul", "CHEAPER"]   # the first wanted, the others when it cannot answer
+#
+# [[reuse]]                          # whole answers used again: temperature 0, no tools; docs/prompt-cache.md
+# seconds = 3600
+# model = ["MODEL"]
 
 [budgets]
 # day = "20 USD"                     # for all runs of this home together, UTC; not set: no limit

@@ -13,6 +13,8 @@ import msgspec
 from siafu.agents.task import ModelOptions, Surroundings, unaudited
 from siafu.border.money import parse_usd
 from siafu.config.budgets import open_accounts, thrift
+from siafu.config.canary import following_canaries
+from siafu.config.reuse import reuse_rules
 from siafu.config.settings import Settings
 from siafu.config.simulated import NOTICE
 from siafu.config.upstreams import configured_prices, following_keys, open_ways, rules
@@ -21,9 +23,10 @@ from siafu.gateway.accounts import Accounts, Rules
 from siafu.gateway.client import Gateway, Way, assemble
 from siafu.gateway.endpoint import Endpoint
 from siafu.gateway.meter import MemoryLedger
+from siafu.gateway.tally import Tally
 from siafu.gateway.upstream import Upstream
 from siafu.observe.calls import CallContext
-from siafu.observe.events import Event, LimitsShared, Observer, fan_out, nobody
+from siafu.observe.events import Event, HeadsDiffer, LimitsShared, Observer, fan_out, nobody
 from siafu.pace.clock import SystemClock
 from siafu.store.records import Claimed, ItemRecord, Journal, Ledger, RunState, RunStore
 from siafu.store.redis import RedisDoor
@@ -87,10 +90,9 @@ async def opened(settings: Settings, plan: Plan) -> AsyncIterator[House]:
             ways = await stack.enter_async_context(open_ways(settings))
             upstream = ways[0].upstream
             ledger = MemoryLedger() if store is None else store.ledger
-            gateway = build_gateway(settings, ways, ledger, accounts, told(plan.observer, plan.notice))
-            stack.push_async_callback(gateway.aclose)
-            await stack.enter_async_context(following_keys(settings, gateway, plan.notice))
-            endpoint = gateway
+            endpoint = await stack.enter_async_context(
+                open_gateway(settings, ways, ledger, accounts, plan.observer, plan.notice)
+            )
         tools = plan.tools
         if tools is not None and isinstance(tools, Sequence):
             tools = Functions(*tools)
@@ -128,34 +130,70 @@ def check_prices(settings: Settings, plan: Plan, models: Collection[str]) -> Non
 
 
 def told(observer: Observer, notice: Callable[[str], None] | None) -> Observer:
-    """`observer`; that limits are not shared is said once as a notice too."""
+    """`observer`; that limits are not shared, and prompts not cached, is said once as a notice too."""
     said = set[str]()
 
     def tell(event: Event) -> None:
-        if isinstance(event, LimitsShared) and event.alone and notice is not None and not said:
-            said.add(event.upstream)
+        if notice is None:
+            return
+        if isinstance(event, HeadsDiffer) and (text := _differing(event)) not in said:
+            said.add(text)
+            notice(text)
+        elif isinstance(event, LimitsShared) and event.alone and "alone" not in said:
+            said.add("alone")
             part = "all of" if event.processes == 1 else f"one in {event.processes} of"
             notice(f"Redis does not share the limits now: this process uses {part} them. {event.why}")
 
     return observer if notice is None else fan_out(observer, tell)
 
 
-def build_gateway(
-    settings: Settings, ways: Sequence[Way], ledger: Ledger, accounts: Accounts, observer: Observer
-) -> Gateway:
-    """The gateway over `ways`, under the settings' routes."""
+def _differing(event: HeadsDiffer) -> str:
+    changes = {
+        "tools": "the tools or their order change",
+        "format": "the form of the answer changes",
+        "system": f"the system text changes after {event.at:,} characters",
+    }
+    kind = f"{event.role} calls" if event.role else "calls"
+    return (
+        f"the prompt cache cannot help {kind} to {event.model}: {changes[event.part]} from call to call. What is of "
+        "one call only (the time, an id, the item itself) belongs into the user's message"
+    )
+
+
+@contextlib.asynccontextmanager
+async def open_gateway(
+    settings: Settings,
+    ways: Sequence[Way],
+    ledger: Ledger,
+    accounts: Accounts,
+    observer: Observer,
+    notice: Callable[[str], None] | None,
+) -> AsyncIterator[Gateway]:
+    """The gateway over `ways`, under the settings' routes. While the block runs it follows keys and canaries as they
+    are changed. notice: told what people should know.
+
+    Raises: ConfigError, StoreError.
+    """
     redis = None if settings.simulated else settings.redis()
-    return assemble(
+    tally = Tally()
+    gateway = assemble(
         ways,
         rules(settings),
         ledger=ledger,
         accounts=accounts,
         clock=SystemClock(),
         rng=Random(),
-        observer=observer,
+        observer=fan_out(told(observer, notice), tally),
         thrift=thrift(settings),
+        reuse=reuse_rules(settings.reuse),
         redis=None if redis is None else RedisDoor(redis),
     )
+    async with (
+        contextlib.aclosing(gateway),
+        following_keys(settings, gateway, notice),
+        following_canaries(settings, gateway, tally, observer, notice),
+    ):
+        yield gateway
 
 
 def _rules(settings: Settings, plan: Plan) -> Rules:

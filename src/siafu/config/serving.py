@@ -9,13 +9,13 @@ from functools import partial
 import msgspec
 
 from siafu.border.secrets import Secret
-from siafu.config.assembly import build_gateway, told
+from siafu.config.assembly import open_gateway
 from siafu.config.budgets import open_accounts
 from siafu.config.client_keys import LEDGER, RUN, client_keys, customer_key
 from siafu.config.settings import Settings
 from siafu.config.simulated import NOTICE
 from siafu.config.swarms import SupportSwarm, support_swarm
-from siafu.config.upstreams import following_keys, open_ways
+from siafu.config.upstreams import open_ways
 from siafu.gateway.accounts import Accounts
 from siafu.gateway.endpoint import Endpoint
 from siafu.observe.events import nobody
@@ -86,9 +86,7 @@ async def serving(settings: Settings, notice: Callable[[str], None]) -> AsyncIte
         if state.in_flight:
             notice(f"{state.in_flight} calls were in flight when the last process ended: lost_in_crash in the ledger")
         departures = Departures(run.ledger)
-        gateway = build_gateway(settings, ways, departures, accounts, told(nobody, notice))
-        stack.push_async_callback(gateway.aclose)
-        await stack.enter_async_context(following_keys(settings, gateway, notice))
+        gateway = await stack.enter_async_context(open_gateway(settings, ways, departures, accounts, nobody, notice))
         support = await stack.enter_async_context(support_swarm(settings, gateway))
 
         async def spent(key: str, since: float) -> tuple[int, int]:

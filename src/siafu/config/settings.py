@@ -22,6 +22,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from siafu.border.money import parse_usd
 from siafu.border.secrets import Secret, checked_key, redact
 from siafu.border.urls import checked_base_url
+from siafu.config.prompt_cache import PromptCacheSettings
+from siafu.config.reuse import ReuseSettings
 from siafu.errors import ConfigError
 
 OPENAI = "https://api.openai.com/v1"
@@ -74,6 +76,7 @@ class EndpointSettings(_Section):
     connect_seconds: Seconds = 5.0
     idle_seconds: Seconds = 60.0
     total_seconds: Seconds = 600.0
+    prompt_cache: PromptCacheSettings = PromptCacheSettings()
 
 
 class UpstreamSettings(EndpointSettings):
@@ -191,14 +194,16 @@ class ToolSettings(_Section):
 
 class Settings(_Section):
     """Everything a user may set. `home`: where journals and state live. `database_url`: of the effects that tools have
-    had, and of conversations (a path, sqlite:///PATH or postgresql://...); None = files in `home`. `upstreams`: several
-    endpoints instead of `endpoint`; `routes`: which calls go where among them, the first that fits counts. `redis_url`:
-    where processes of one key share its limits, None = each has them for itself.
+    had, conversations, client keys, budgets and canaries (a path, sqlite:///PATH or postgresql://...); None = files in
+    `home`. `upstreams`: several endpoints instead of `endpoint`; `routes`: which calls go where among them, the first
+    that fits counts. `reuse`: which whole answers are used again. `redis_url`: where processes of one key share its
+    limits, None = each has them for itself.
     """
 
     endpoint: EndpointSettings = EndpointSettings()
     upstreams: dict[str, UpstreamSettings] = {}
     routes: list[RouteSettings] = []
+    reuse: list[ReuseSettings] = []
     models: ModelSettings = ModelSettings()
     limits: LimitSettings = LimitSettings()
     budgets: BudgetSettings = BudgetSettings()

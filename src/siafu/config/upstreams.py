@@ -149,6 +149,7 @@ def way_to(settings: Settings, upstream: Upstream, own: UpstreamSettings | None 
         models=dict(zip(models, models, strict=True)) if isinstance(models, list) else models,
         tier=1 if own is None else own.tier,
         weight=1.0 if own is None else own.weight,
+        prompt_cache=(own or settings.endpoint).prompt_cache.wanted(),
     )
 
 

@@ -61,7 +61,7 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
         return canonical(body)
 
 
-class ToolCall(msgspec.Struct, frozen=True):
+class ToolCall(msgspec.Struct, frozen=True, gc=False):
     """A model's wish to call a tool. `arguments`: the JSON text as the model wrote it, unparsed and untrusted.
 
     `id` is unique within its message (the gateway makes it so) and stands in the raw message too.
@@ -72,14 +72,17 @@ class ToolCall(msgspec.Struct, frozen=True):
     arguments: str
 
 
-class Usage(msgspec.Struct, frozen=True, kw_only=True):
-    """Tokens of one answer. `cached` and `cache_write` are parts of `input`; `reasoning` is a part of `output`."""
+class Usage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Tokens of one answer. `cached` and `cache_write` are parts of `input`; `reasoning` is a part of `output`.
+    `doubtful`: the upstream's counts of the cache contradict each other, and were cut to what can be.
+    """
 
     input: int = 0
     output: int = 0
     cached: int = 0
     cache_write: int = 0
     reasoning: int = 0
+    doubtful: bool = False
 
 
 class ChatAnswer(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,6 +1,7 @@
 """How a model call is put together. Outermost first:
 
-Deadlined > Thrifty > Retrying > Routed > [for each upstream and key: Limited > Metered > Spelled > Transport]
+Deadlined > Reusing > Thrifty > Retrying > Routed > [for each upstream and key:
+    Warmed > Limited > Metered > Spelled > Transport]
 """
 
 from __future__ import annotations
@@ -15,20 +16,24 @@ import msgspec
 
 from siafu.errors import ModelError, Overloaded
 from siafu.gateway.accounts import Accounts
+from siafu.gateway.canary import Split
 from siafu.gateway.chat import ChatRequest
 from siafu.gateway.deadline import Deadlined
 from siafu.gateway.dialect import Spelled
 from siafu.gateway.endpoint import Endpoint, Reply
 from siafu.gateway.limits import Limited, Limits
 from siafu.gateway.meter import Books, Metered
+from siafu.gateway.prefix import PromptCache
 from siafu.gateway.pricing import Prices
 from siafu.gateway.retry import Retrying, RetryRules
+from siafu.gateway.reuse import ReuseRule, Reusing
 from siafu.gateway.routed import Lane, Routed
 from siafu.gateway.routing import Rule
 from siafu.gateway.sharing import Sharing
 from siafu.gateway.thrift import Thrift, Thrifty
 from siafu.gateway.transport import Transport
 from siafu.gateway.upstream import Upstream
+from siafu.gateway.warmed import Warmed
 from siafu.observe.calls import CallContext
 from siafu.observe.events import Observer
 from siafu.pace.clock import Clock
@@ -40,7 +45,7 @@ Wrap = Callable[[Endpoint], Endpoint]
 
 class Way(msgspec.Struct, frozen=True, kw_only=True):
     """An upstream with one of its keys. id: unique among the ways; empty = the upstream's name. models, tier, weight:
-    as in `Lane`.
+    as in `Lane`. prompt_cache: None = nothing is done for it.
     """
 
     upstream: Upstream
@@ -50,6 +55,7 @@ class Way(msgspec.Struct, frozen=True, kw_only=True):
     models: Mapping[str, str] | None = None
     tier: int = 1
     weight: float = 1.0
+    prompt_cache: PromptCache | None = None
 
     @property
     def name(self) -> str:
@@ -73,7 +79,8 @@ class _Post(NamedTuple):
 class Gateway:
     """The Endpoint that agents call. `accounts`: the budgets of its runs. Use it in one event loop at a time.
 
-    endpoint: its whole onion. build: the lane of a way. choose: told between which lanes calls choose from now on.
+    endpoint: its whole onion. build: the lane of a way. choose: told between which lanes calls choose from now on, and
+    how canaries divide them.
     redis: the door that the lanes share, closed with the gateway.
     """
 
@@ -83,17 +90,18 @@ class Gateway:
         accounts: Accounts,
         ways: Sequence[Way],
         build: Callable[[Way], _Post],
-        choose: Callable[[Sequence[Lane]], None],
+        choose: Callable[[Sequence[Lane], Split | None], None],
         redis: RedisDoor | None = None,
     ) -> None:
         self._endpoint = endpoint
         self._build = build
         self._choose = choose
         self._redis = redis
+        self._split: Split | None = None
         self._posts = [build(way) for way in ways]
         self._retired: list[_Post] = []
         self.accounts = accounts
-        choose([post.lane for post in self._posts])
+        self._choose_anew()
 
     async def open(self, request: ChatRequest, context: CallContext) -> Reply:
         return await self._endpoint.open(request, context)
@@ -128,13 +136,21 @@ class Gateway:
         before = {_slot(post.way): post for post in self._posts}
         kept = {slot: before.pop(slot) for way in ways if _alike(before.get(slot := _slot(way)), way)}
         self._posts = [self._changed(kept.get(_slot(way)), way) for way in ways]
-        self._choose([post.lane for post in self._posts])
+        self._choose_anew()
         for post in before.values():
             post.lane.endpoint.turn_away(partial(_gone, post.lane.id))
         self._retired += before.values()
         for post in [post for post in self._retired if not post.lane.endpoint.in_flight]:
             self._retired.remove(post)
             await post.aclose()
+
+    def divide(self, split: Split | None) -> None:
+        """Let canaries divide calls so from now on; None = there are none."""
+        self._split = split
+        self._choose_anew()
+
+    def _choose_anew(self) -> None:
+        self._choose([post.lane for post in self._posts], self._split)
 
     def _changed(self, post: _Post | None, way: Way) -> _Post:
         if post is None:
@@ -180,6 +196,7 @@ def assemble(  # noqa: PLR0913 (the one place where everything meets)
     rng: Random,
     observer: Observer,
     thrift: Thrift | None = None,
+    reuse: Sequence[ReuseRule] = (),
     redis: RedisDoor | None = None,
 ) -> Gateway:
     """The gateway over all `ways`. A single way without models of its own leaves nothing to choose: no `Routed`.
@@ -194,9 +211,9 @@ def assemble(  # noqa: PLR0913 (the one place where everything meets)
             sharing = Sharing(redis, way.limits.whole, way.upstream, clock=clock, observer=observer)
         return _Post(way, _lane(way, transport, books, clock, rng, observer, sharing), transport, sharing)
 
-    def choose(lanes: Sequence[Lane]) -> None:
-        routed.lanes = lanes
-        alone = len(lanes) == 1 and not rules and lanes[0].models is None
+    def choose(lanes: Sequence[Lane], split: Split | None) -> None:
+        routed.lanes, routed.split = lanes, split
+        alone = len(lanes) == 1 and not rules and lanes[0].models is None and split is None
         retrying.inner = lanes[0].endpoint if alone else routed
 
     routed = Routed((), rules, clock=clock, observer=observer)
@@ -205,6 +222,7 @@ def assemble(  # noqa: PLR0913 (the one place where everything meets)
     retrying = Retrying(routed, patience, clock=clock, rng=rng, upstream=name, observer=observer)
     outermost_first: list[Wrap] = [
         lambda inner: Deadlined(inner, clock),
+        *([lambda inner: Reusing(inner, reuse, clock=clock, observer=observer)] if reuse else []),
         *([] if thrift is None else [lambda inner: Thrifty(inner, thrift, accounts, observer)]),
     ]
     return Gateway(_wrapped(retrying, outermost_first), accounts, ways, build, choose, redis)
@@ -222,7 +240,7 @@ def _lane(
     """The part of the onion that each upstream and key has for itself."""
     name = way.upstream.name
     outermost_first: list[Wrap] = [
-        lambda inner: Metered(inner, books, clock=clock, upstream=name, observer=observer),
+        lambda inner: Metered(inner, books, clock=clock, upstream=name, observer=observer, key=_slot(way)),
         Spelled,
     ]
     limited = Limited(
@@ -234,7 +252,10 @@ def _lane(
         observer=observer,
         sharing=sharing,
     )
-    return Lane(limited, id=way.name, upstream=name, models=way.models, tier=way.tier, weight=way.weight)
+    endpoint: Limited | Warmed = limited
+    if way.prompt_cache is not None:
+        endpoint = Warmed(limited, way.prompt_cache, clock=clock, upstream=name, observer=observer)
+    return Lane(endpoint, id=way.name, upstream=name, models=way.models, tier=way.tier, weight=way.weight)
 
 
 def _wrapped(endpoint: Endpoint, outermost_first: Sequence[Wrap]) -> Endpoint:

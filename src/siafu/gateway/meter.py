@@ -33,7 +33,7 @@ from siafu.gateway.wire import encode
 from siafu.observe.calls import CallContext
 from siafu.observe.events import AttemptEnded, Observer
 from siafu.pace.clock import Clock
-from siafu.store.records import AttemptOpened, AttemptSettled, Ledger
+from siafu.store.records import DOUBTFUL, AttemptOpened, AttemptSettled, Ledger
 
 DEFAULT_MAX_OUTPUT = 4096
 _OUTPUT_LIMITS = ("max_completion_tokens", "max_output_tokens")
@@ -86,12 +86,14 @@ class _Attempt:
         rates = self._rates_of(answer.model)
         known = usage is not None
         usage = usage or _NOTHING
+        saved = 0 if rates is None or answer.usd_pico is None else rates.saved(usage)
         self._settle(
             AttemptSettled(
                 attempt=self.id,
                 outcome="ok",
                 settled_at=self._metered.clock.wall(),
                 status=200,
+                code=DOUBTFUL if usage.doubtful else "",
                 served_model=answer.model,
                 input_tokens=usage.input,
                 cached_tokens=usage.cached,
@@ -100,6 +102,7 @@ class _Attempt:
                 reasoning_tokens=usage.reasoning,
                 usage_known=known,
                 usd_pico=answer.usd_pico if known else self.reserved,
+                saved_pico=saved,
                 price_source="" if rates is None else rates.source,
                 price_date="" if rates is None else rates.date,
                 seconds=self._metered.clock.now() - self.began,
@@ -145,6 +148,8 @@ class _Attempt:
                 role=context.role,
                 model=line.served_model or self.model,
                 upstream=self._metered.upstream,
+                key=self._metered.key,
+                bucket=context.bucket,
                 outcome=line.outcome,
                 code=line.code,
                 status=line.status,
@@ -153,17 +158,21 @@ class _Attempt:
                 cached_tokens=line.cached_tokens,
                 output_tokens=line.output_tokens,
                 usd_pico=line.usd_pico,
+                saved_pico=line.saved_pico,
             )
         )
 
 
 class Metered:
-    """The wrapper that reserves, writes the ledger and prices answers."""
+    """The wrapper that reserves, writes the ledger and prices answers. key: of the upstream, as the ledger names it."""
 
-    def __init__(self, inner: Endpoint, books: Books, *, clock: Clock, upstream: str, observer: Observer) -> None:
+    def __init__(
+        self, inner: Endpoint, books: Books, *, clock: Clock, upstream: str, observer: Observer, key: str = ""
+    ) -> None:
         self.books = books
         self.clock = clock
         self.upstream = upstream
+        self.key = key
         self.observer = observer
         self._inner = inner
         self._prefix = books.accounts.owner + uuid.uuid4().hex
@@ -236,6 +245,8 @@ class Metered:
             model=attempt.model,
             opened_at=self.clock.wall(),
             reserved_pico=attempt.reserved,
+            key=self.key,
+            bucket=context.bucket,
         )
 
 

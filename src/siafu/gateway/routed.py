@@ -13,11 +13,13 @@ from typing import NamedTuple
 import msgspec
 
 from siafu.errors import AccessRefused, ModelError, Overloaded, QuotaExhausted, RequestRefused, Tried, UnpricedModel
+from siafu.gateway.canary import Split
 from siafu.gateway.chat import ChatRequest
 from siafu.gateway.endpoint import Reply
 from siafu.gateway.limits import Limited
 from siafu.gateway.retry import kind_of
 from siafu.gateway.routing import Rule, Target, chain, pick
+from siafu.gateway.warmed import Warmed
 from siafu.observe.calls import CallContext
 from siafu.observe.events import LaneClosed, LaneOpened, Observer, Rerouted
 from siafu.pace.clock import Clock
@@ -38,7 +40,7 @@ class Lane:
 
     def __init__(
         self,
-        endpoint: Limited,
+        endpoint: Limited | Warmed,
         *,
         id: str,
         upstream: str,
@@ -56,7 +58,7 @@ class Lane:
         self.shut_until = -math.inf
 
     def offers(self, wanted: Target) -> bool:
-        if wanted.upstream and wanted.upstream != self.upstream:
+        if (wanted.upstream and wanted.upstream != self.upstream) or self.upstream in wanted.but_not:
             return False
         return self.models is None or wanted.model in self.models
 
@@ -79,11 +81,12 @@ class _Option(NamedTuple):
 
 class Routed:
     """The wrapper that chooses. `lanes`: in the order of the settings; may be replaced. `rules`: the first that fits a
-    call counts.
+    call counts. `split`: how canaries divide calls; may be replaced.
     """
 
     def __init__(self, lanes: Sequence[Lane], rules: Sequence[Rule], *, clock: Clock, observer: Observer) -> None:
         self.lanes = lanes
+        self.split: Split | None = None
         self._rules = rules
         self._clock = clock
         self._observer = observer
@@ -95,6 +98,8 @@ class Routed:
         Raises: ModelError, with `tried` and `elsewhere`; RequestRefused when no upstream offers the model.
         """
         targets = chain(self._rules, request, context)
+        if self.split is not None:
+            targets = self.split.targets(targets, request, context, self._offered)
         lane, wanted = self._choose(targets, context.tried)
         if wanted != targets[0] or context.tried:
             self._observer(
@@ -103,6 +108,8 @@ class Routed:
         name = lane.own_name(wanted.model)
         if name != request.model:
             request = msgspec.structs.replace(request, model=name)
+        if wanted.bucket != context.bucket:
+            context = msgspec.structs.replace(context, bucket=wanted.bucket)
         place, sent_at = (lane.upstream, wanted.model), self._clock.now()
         if place in self._standings:
             self._standings[place].sending(sent_at)
@@ -150,6 +157,9 @@ class Routed:
                 attempts=0,
             )
         return best.lane, best.wanted
+
+    def _offered(self, wanted: Target) -> bool:
+        return any(lane.offers(wanted) for lane in self.lanes)
 
     def _options(self, targets: Sequence[Target], tried: Sequence[Tried]) -> list[_Option]:
         """Everything that could answer, the best first."""

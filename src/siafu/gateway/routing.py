@@ -17,10 +17,14 @@ BYTES_A_TOKEN = 4  # of a request's JSON; for rules by length only, never for li
 
 
 class Target(msgspec.Struct, frozen=True):
-    """A model, at one upstream or (`upstream` empty) at any that offers it. Written `model` or `model@upstream`."""
+    """A model, at one upstream or (`upstream` empty) at any that offers it, `but_not` at some. Written `model` or
+    `model@upstream`. bucket: the side of a canary that calls are on which go there.
+    """
 
     model: str
     upstream: str = ""
+    but_not: tuple[str, ...] = ()
+    bucket: str = ""
 
 
 def target(text: str) -> Target:

@@ -13,8 +13,9 @@ import msgspec
 from siafu.border.canonical import dumps, loads, scrubbed
 from siafu.border.secrets import redact
 from siafu.errors import BoundaryError, ModelError
-from siafu.gateway.chat import MAX_ANSWER_BYTES, ChatAnswer, ChatRequest, ToolCall, Usage
+from siafu.gateway.chat import MAX_ANSWER_BYTES, ChatAnswer, ChatRequest, ToolCall
 from siafu.gateway.classify import Detail, error_detail, judge, malformed
+from siafu.gateway.usage import read_usage
 
 OWN_FIELDS = frozenset(
     {
@@ -119,7 +120,7 @@ def answer(message: dict[str, Any], finish: Any, usage: Any, *, model: Any, id: 
         content=_content(message.get("content")),
         tool_calls=_tool_calls(message) if message.get("tool_calls") else (),
         finish_reason=_word(finish),
-        usage=_usage(usage),
+        usage=read_usage(usage),
         model=_word(model),
         id=_word(id),
     )
@@ -168,47 +169,3 @@ def _free_id(stem: str, index: int, taken: set[str]) -> str:
     while id in taken:
         id += "_"
     return id
-
-
-def _usage(raw: Any) -> Usage | None:
-    """None when the upstream did not say, also when it said nonsense: unknown is not zero."""
-    if not isinstance(raw, dict):
-        return None
-    total, output = _count(raw.get("prompt_tokens")), _count(raw.get("completion_tokens"))
-    if total is None or output is None:
-        return None
-    details = raw.get("prompt_tokens_details")
-    details = details if isinstance(details, dict) else {}
-    spoken = raw.get("completion_tokens_details")
-    spoken = spoken if isinstance(spoken, dict) else {}
-    cached = (
-        _count(details.get("cached_tokens"))
-        or _count(raw.get("prompt_cache_hit_tokens"))
-        or _count(raw.get("cached_tokens"))
-        or _count(raw.get("cache_read_input_tokens"))
-        or 0
-    )
-    written = (
-        _count(details.get("cache_write_tokens"))
-        or _count(details.get("cache_creation_tokens"))
-        or _count(raw.get("cache_creation_input_tokens"))
-        or 0
-    )
-    reasoning = _count(spoken.get("reasoning_tokens")) or _count(raw.get("reasoning_tokens")) or 0
-    cached = min(cached, total)
-    return Usage(
-        input=total,
-        output=output,
-        cached=cached,
-        cache_write=min(written, total - cached),
-        reasoning=min(reasoning, output),
-    )
-
-
-def _count(value: Any) -> int | None:
-    """None for what is no count. (Some upstreams fill a standard field with 0 beside one of their own, so callers take
-    the first above zero.)
-    """
-    if value is None or isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e9:
-        return None
-    return int(value)

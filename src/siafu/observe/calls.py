@@ -22,6 +22,7 @@ class CallContext(msgspec.Struct, frozen=True, kw_only=True):
     since: when this call first asked for admission (monotonic seconds), so that one that was refused and asks again
     keeps its place; None = now. Only the gateway sets it.
     tried: where this call has failed. Only the gateway sets it.
+    bucket: its side of a canary (`gateway.canary`), "" = none. Only the gateway sets it.
     identity: a token that proves `user` to tools configured for it; never sent to models.
     effect_key: names this effect to a tool that does it once a key: the same for every attempt, "" = none.
     bound: arguments that trusted code gives to a tool beside those of the model.
@@ -40,6 +41,7 @@ class CallContext(msgspec.Struct, frozen=True, kw_only=True):
     priority: int = 2
     since: float | None = None
     tried: tuple[Tried, ...] = ()
+    bucket: str = ""
     identity: str | None = None
     effect_key: str = ""
     bound: Mapping[str, Any] = {}

@@ -7,19 +7,24 @@ from typing import Protocol
 import msgspec
 
 
-class Event(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Base of all events; `run` names the run they belong to."""
+class Event(msgspec.Struct, frozen=True, kw_only=True, tag=True, gc=False):
+    """Base of all events; `run` names the run they belong to. Their fields are text and numbers: no cycle can form."""
 
     run: str = ""
 
 
 class AttemptEnded(Event, frozen=True, kw_only=True):
-    """One physical request to a model ended. `outcome`: ok, refused, failed, abandoned. Times in seconds."""
+    """One physical request to a model ended. `outcome`: ok, refused, failed, abandoned. Times in seconds. `key`,
+    `bucket`: as in `store.records.AttemptOpened`. `saved_pico`: what the prompt cache saved, below 0 when it cost more
+    than it saved.
+    """
 
     task: str = ""
     role: str = ""
     model: str = ""
     upstream: str = ""
+    key: str = ""
+    bucket: str = ""
     outcome: str = "ok"
     code: str = ""
     status: int | None = None
@@ -28,6 +33,7 @@ class AttemptEnded(Event, frozen=True, kw_only=True):
     cached_tokens: int = 0
     output_tokens: int = 0
     usd_pico: int | None = None
+    saved_pico: int = 0
 
 
 class Waited(Event, frozen=True, kw_only=True):
@@ -69,12 +75,57 @@ class LaneOpened(Event, frozen=True, kw_only=True):
     model: str = ""
 
 
+class WentFirst(Event, frozen=True, kw_only=True):
+    """A call filled the prompt cache for others that begin alike: so many `siblings` waited for it, for `seconds` at
+    most.
+    """
+
+    task: str = ""
+    role: str = ""
+    model: str = ""
+    upstream: str = ""
+    siblings: int = 0
+    seconds: float = 0.0
+
+
+class Reused(Event, frozen=True, kw_only=True):
+    """A call was answered with an earlier answer, as a rule of the settings says. `usd_pico`: what that had cost."""
+
+    task: str = ""
+    role: str = ""
+    model: str = ""
+    usd_pico: int | None = None
+
+
+class HeadsDiffer(Event, frozen=True, kw_only=True):
+    """Calls of one role begin differently from call to call, so that the prompt cache cannot help. `part`: tools,
+    format (of the answer) or system; `at`: how many characters of the system text are alike. Told once a run and role.
+    """
+
+    role: str = ""
+    model: str = ""
+    part: str = ""
+    at: int = 0
+
+
 class CheaperModel(Event, frozen=True, kw_only=True):
     """A budget is nearly used: calls for `model` go to `instead`, from this one on. Told once a run and model."""
 
     task: str = ""
     model: str = ""
     instead: str = ""
+
+
+class CanaryMoved(Event, frozen=True, kw_only=True):
+    """From now on, `percent` of the users of `old` get `new` first. `state`: running, promoted, rolled_back, retired.
+    `reason`: why it has moved.
+    """
+
+    old: str = ""
+    new: str = ""
+    state: str = "running"
+    percent: int = 0
+    reason: str = ""
 
 
 class LimitsShared(Event, frozen=True, kw_only=True):

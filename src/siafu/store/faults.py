@@ -34,6 +34,11 @@ def is_fatal(error: Exception) -> bool:
     return isinstance(error, sqlite3.Error) and _kind(error) in _ADVICE
 
 
+def is_locked(error: BaseException) -> bool:
+    """Whether another program holds the file, so that a later try may succeed."""
+    return isinstance(error, sqlite3.Error) and _kind(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+
+
 def store_error(error: Fault, where: str | Path) -> Fault | StoreError:
     """`error` as StoreError when sqlite3 raised it (also for a value it cannot bind), otherwise `error` itself."""
     if isinstance(error, UnicodeEncodeError):
@@ -42,8 +47,7 @@ def store_error(error: Fault, where: str | Path) -> Fault | StoreError:
         return StoreError(f"{where}: a number has more than 64 bits: check where it comes from")
     if not isinstance(error, sqlite3.Error):
         return error
-    locked = _kind(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
-    kind = StoreLocked if locked else StoreError
+    kind = StoreLocked if is_locked(error) else StoreError
     return kind(f"{where}: {_ADVICE.get(_kind(error), 'the row was refused')} ({error})")
 
 

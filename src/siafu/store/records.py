@@ -1,6 +1,7 @@
 """The rows of the store, as frozen records, and the seams through which they are written.
 
-Amounts are pico-dollars (`siafu.border.money`), times are seconds since 1970 (UTC), bodies are JSON bytes.
+Amounts are pico-dollars (`siafu.border.money`), times are seconds since 1970 (UTC), bodies are JSON bytes. Rows of text
+and numbers cannot be part of a cycle, so the garbage collector need not know them (`gc=False`).
 """
 
 from __future__ import annotations
@@ -10,10 +11,13 @@ from typing import Literal, Protocol
 
 import msgspec
 
+DOUBTFUL = "usage_doubtful"  # the code of an answer whose counts of the prompt cache contradict each other
 
-class AttemptOpened(msgspec.Struct, frozen=True, kw_only=True):
+
+class AttemptOpened(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A physical request is about to be sent. `attempt` is unique; `reserved_pico`: its largest possible cost, None
-    when there is no price. `step`: `path#seq` of the journal.
+    when there is no price. `step`: `path#seq` of the journal. `key`: the upstream's key, as `siafu upstream-keys` names
+    it. `bucket`: its side of a canary, such as `3/new`; "" = it took part in none.
     """
 
     attempt: str
@@ -26,14 +30,17 @@ class AttemptOpened(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     opened_at: float
     reserved_pico: int | None = None
+    key: str = ""
+    bucket: str = ""
 
 
-class AttemptSettled(msgspec.Struct, frozen=True, kw_only=True):
+class AttemptSettled(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """How a physical request ended.
 
     outcome: ok, refused (an answer without work: 4xx, 429), failed (5xx, cut, malformed), abandoned (cancelled or
     timed out). `usage_known` false = the cost is between 0 and the reservation. `usd_pico`: the charged cost, None
-    when unknown or unpriced. price_source, price_date: where the price came from (ISO date).
+    when unknown or unpriced. `saved_pico`: what the prompt cache saved, below 0 when writing it cost more.
+    price_source, price_date: where the price came from (ISO date).
     """
 
     attempt: str
@@ -49,6 +56,7 @@ class AttemptSettled(msgspec.Struct, frozen=True, kw_only=True):
     reasoning_tokens: int = 0
     usage_known: bool = False
     usd_pico: int | None = None
+    saved_pico: int = 0
     price_source: str = ""
     price_date: str = ""
     seconds: float = 0.0
@@ -71,7 +79,7 @@ class Ledger(Protocol):
         ...
 
 
-class JournalEntry(msgspec.Struct, frozen=True, kw_only=True):
+class JournalEntry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The outcome of one logical step of a task.
 
     `path`: the agent's path ("" for the task itself); `seq`: position of the step on that path, from 0.
@@ -98,7 +106,7 @@ class Journal(Protocol):
         ...
 
 
-class ItemRecord(msgspec.Struct, frozen=True, kw_only=True):
+class ItemRecord(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The final result of one item. `status`: ok or error. `value`: JSON bytes of what work returned (None for an
     error). `input_print`, `work_print`: fingerprints of the item and of the work it was done with; an empty
     `work_print` is not known, and so never other work than any.

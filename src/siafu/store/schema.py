@@ -102,7 +102,21 @@ MIGRATIONS: tuple[str, ...] = (
     ) STRICT;
     CREATE INDEX attempt_of_task ON attempt (run, task);
     """,
+    """
+    ALTER TABLE attempt ADD COLUMN key TEXT NOT NULL DEFAULT '';
+    ALTER TABLE attempt ADD COLUMN bucket TEXT NOT NULL DEFAULT '';
+    """,
+    """
+    ALTER TABLE attempt ADD COLUMN saved_pico INTEGER NOT NULL DEFAULT 0
+        CHECK (saved_pico BETWEEN -10000000000000000 AND 10000000000000000);
+    """,
 )
+
+# What lets a reader take a file that no run has brought up to date for one of this version: by the file's version.
+_SEEN: dict[int, str] = {
+    1: "CREATE TEMP VIEW attempt AS SELECT *, '' AS key, '' AS bucket, 0 AS saved_pico FROM main.attempt",
+    2: "CREATE TEMP VIEW attempt AS SELECT *, 0 AS saved_pico FROM main.attempt",
+}
 
 
 def open_file(path: Path) -> sqlite3.Connection:
@@ -129,17 +143,20 @@ def open_file(path: Path) -> sqlite3.Connection:
 
 
 def open_reader(path: Path) -> sqlite3.Connection:
-    """The database at `path` for reading only; nothing is created.
+    """The database at `path` for reading only; nothing in it is created or changed.
 
-    Raises: StoreError, also for a file of another version.
+    Raises: StoreError, also for a file of a version that cannot be read.
     """
     inspect(path)
     try:
         # Not mode=ro: the last connection to a write-ahead log tidies it away, and one opened so could not.
         with _closing_on_error(_connect(path)) as db:
-            db.execute("PRAGMA query_only = ON")
-            if _version(db, path) < len(MIGRATIONS):
+            version = _version(db, path)
+            if version in _SEEN:
+                db.execute(_SEEN[version])
+            elif version < len(MIGRATIONS):
                 raise StoreError(f"{path} was written by an older siafu: resume its run with this one, then read it")
+            db.execute("PRAGMA query_only = ON")
             return db
     except sqlite3.Error as error:
         raise store_error(error, path) from error

@@ -1,6 +1,11 @@
-"""Group commit: one thread writes everything that is waiting in one transaction, so a thousand tasks share one fsync.
+"""Group commit: everything that is waiting is written in one transaction, so a thousand tasks share one fsync.
 
-The thread takes the whole queue, runs it in order, commits, and then tells each event loop once. An operation that
+Who asks on an event loop finds its rows written there, at the end of the turn: to hand them to a thread costs two
+waits for the interpreter lock, each of up to 5 ms when the loop is busy, and a commit on a local disk is quicker than
+one of them. A thread writes instead whenever the loop should not wait: a disk that was slow twice running, a file that
+another program has locked, rows from other threads, and what is left at the end.
+
+Whoever writes takes the whole queue, runs it in order, commits, and then tells each event loop once. An operation that
 fails is undone alone; its neighbours commit. A fault of the store itself (disk full, I/O error, locked by another
 program) ends the writer: everybody who waits, and everybody who comes later, gets a StoreError.
 
@@ -22,7 +27,7 @@ from typing import Any, TypeVar
 
 from siafu.errors import StoreError
 from siafu.store.crash import crash_point
-from siafu.store.faults import is_fatal, store_error
+from siafu.store.faults import is_fatal, is_locked, store_error
 
 Result = TypeVar("Result")
 Row = Sequence[Any]
@@ -34,10 +39,13 @@ _Outcome = tuple[Any, Exception | None]
 _DONE: _Outcome = (None, None)
 _CROWD = 8  # rows in a transaction; after so many it pays to wait a moment for more
 _MAX_PAUSE = 0.001  # seconds
+_SWIFT = 0.002  # seconds that a loop may spend on a transaction: a good deal less than the thread would cost it
+_SPELL = 32  # transactions that are the thread's after the loop was slow; doubled while it stays slow
+_MAX_SPELL = 1024
 
 
 class Writer:
-    """Owns `db` and its only writing thread. `where` names the store in messages.
+    """Owns `db`, which nobody else uses, and writes to it from one place at a time. `where` names it in messages.
 
     At most `max_queued` operations wait for the next transaction; over it, callers wait. Operations are committed in
     the order in which they were queued, and may come from any thread and from one event loop after another. The
@@ -50,14 +58,21 @@ class Writer:
         self._max = max_queued
         self._queue: list[_Item] = []
         self._crowd: list[_Future] = []  # callers that found the queue full
-        self._pause = 0.0  # seconds to let a crowd gather before the next transaction
+        self._pause = 0.0  # seconds to let a crowd gather before the next transaction of the thread
+        self._patience = self._wanted = int(db.execute("PRAGMA busy_timeout").fetchone()[0])  # milliseconds
+        self._slow = 0  # transactions running that took a loop too long
+        self._spell = _SPELL
+        self._left = 1  # transactions that the thread makes before a loop may; the first opens a run, which takes long
         self._closing = False
         self._dead = ""
         self._untold = ""  # the first failure of a posted line, for `close`
+        self._using = threading.Lock()  # held by who uses the connection; taken before the lock of the queue, if both
         lock = threading.Lock()
         self._work = threading.Condition(lock)
         self._room = threading.Condition(lock)
         self._thread = threading.Thread(target=self._run, name="siafu-writer", daemon=True)
+        # who was asked to take what is queued; None: nobody, and nothing is
+        self._asked: asyncio.AbstractEventLoop | threading.Thread | None = None
         self._thread.start()
 
     async def write(self, statement: str, row: Row) -> None:
@@ -68,10 +83,10 @@ class Writer:
         await self._submit(statement, row)
 
     async def call(self, operation: Callable[[sqlite3.Connection], Result]) -> Result:
-        """Run `operation` on the connection, in the writer's thread; returns its value when its writes are durable.
+        """Run `operation` on the connection, at once or in a thread; returns its value when its writes are durable.
 
         Whatever it raises is raised here, after its writes are undone; sqlite3's errors as StoreError. When cancelled,
-        its writes may or may not be made. It must not commit or roll back.
+        its writes may or may not be made. It must not commit or roll back, and be brief: the event loop may wait.
         """
         result: Result = await self._submit(operation, ())
         return result
@@ -84,8 +99,10 @@ class Writer:
         Raises: StoreError when the writer is closed or dead.
         """
         with self._room:
-            self._room.wait_for(lambda: len(self._queue) < self._max or self._dead or self._closing)
-            self._put((statement, row, None))
+            if len(self._queue) >= self._max:
+                self._ask_thread()  # this may be the loop that was asked
+                self._room.wait_for(lambda: len(self._queue) < self._max or self._dead or self._closing)
+            self._put((statement, row, None), _running_loop())
 
     def close(self) -> None:
         """Commit everything queued and end the thread. Blocks; idempotent.
@@ -107,47 +124,111 @@ class Writer:
             future: _Future = loop.create_future()
             with self._work:
                 if len(self._queue) < self._max:
-                    self._put((operation, row, future))
+                    self._put((operation, row, future), loop)
                     break
                 self._crowd.append(future)
             await future
         return await future
 
-    def _put(self, item: _Item) -> None:
+    def _put(self, item: _Item, loop: asyncio.AbstractEventLoop | None) -> None:
         if self._dead or self._closing:
             raise StoreError(self._dead or f"{self._where} is closed")
         self._queue.append(item)
-        if len(self._queue) == 1:
-            self._work.notify()
+        if self._asked is None and loop is not None and not self._left:
+            self._asked = loop
+            loop.call_soon(self._write_on_loop)
+        elif self._asked not in (self._thread, loop) or loop is None:
+            self._ask_thread()  # also when another loop was asked: it may have ended
 
-    # From here on: the writer's thread.
+    def _ask_thread(self) -> None:
+        self._asked = self._thread
+        self._work.notify()
+
+    def _write_on_loop(self) -> None:
+        if self._left or not self._using.acquire(blocking=False):
+            with self._work:
+                if self._queue:
+                    self._ask_thread()
+            return
+        try:
+            if batch := self._take():
+                self._wait_for_others(0)
+                self._transact(batch, on_loop=True)
+        finally:
+            self._using.release()
 
     def _run(self) -> None:
-        batch: list[_Item] = []
-        try:
-            while batch := self._take():
-                began = time.monotonic()
-                outcomes = self._commit(batch)
-                took = time.monotonic() - began
-                self._pause = min(took / 2, _MAX_PAUSE) if len(batch) >= _CROWD else 0.0
-                crash_point("after_commit")
-                _tell((item[2], *outcome) for item, outcome in zip(batch, outcomes, strict=True))
-        except BaseException as error:  # noqa: BLE001 - a thread that ends silently would leave its callers waiting
-            self._die(batch, error)
-        finally:
+        while self._work_comes():
+            with self._using:
+                if batch := self._take():
+                    self._wait_for_others(self._wanted)
+                    self._transact(batch, on_loop=False)
+        with self._using:
             self._db.close()
 
-    def _take(self) -> list[_Item]:
-        """Everything queued; empty only when the writer is closing."""
+    def _work_comes(self) -> bool:
+        """Wait for something to write; False when there will be no more."""
         with self._work:
-            self._work.wait_for(lambda: self._queue or self._closing)
+            self._work.wait_for(lambda: self._asked is self._thread or self._closing or self._dead)
             if self._pause and not self._closing:
                 self._work.wait(self._pause)  # nobody notifies a thread that has work, but `close`
+            return bool(self._queue) or not (self._closing or self._dead)
+
+    # From here on: whoever holds `_using`, the thread or a loop.
+
+    def _take(self) -> list[_Item]:
+        """Everything queued."""
+        with self._work:
             batch, self._queue = self._queue, []
             crowd, self._crowd = self._crowd, []
+            self._asked = None
             self._room.notify_all()
         _tell((future, None, None) for future in crowd)
         return batch
+
+    def _wait_for_others(self, milliseconds: int) -> None:
+        """For how long to wait for a file that another program has locked."""
+        if self._patience != milliseconds:
+            self._db.execute(f"PRAGMA busy_timeout = {milliseconds}")
+            self._patience = milliseconds
+
+    def _transact(self, batch: list[_Item], *, on_loop: bool) -> None:
+        """Write `batch` and tell who waits for it."""
+        began = time.monotonic()
+        try:
+            outcomes = self._commit(batch)
+        except BaseException as error:  # one that ended silently would leave its callers waiting
+            if on_loop and is_locked(error) and not self._db.in_transaction:
+                self._leave(batch)
+            else:
+                self._die(batch, error)
+                if on_loop and not isinstance(error, Exception):
+                    raise
+            return
+        self._pace(time.monotonic() - began, len(batch), on_loop)
+        crash_point("after_commit")
+        _tell((item[2], *outcome) for item, outcome in zip(batch, outcomes, strict=True))
+
+    def _pace(self, took: float, rows: int, on_loop: bool) -> None:
+        """Who makes the next transactions, after one of so many rows took so many seconds."""
+        if not on_loop:
+            self._left = max(0, self._left - 1)
+            self._pause = min(took / 2, _MAX_PAUSE) if rows >= _CROWD else 0.0
+            return
+        self._slow = self._slow + 1 if took > _SWIFT else 0
+        if self._slow > 1:  # once may be the checkpoint that SQLite makes now and then
+            self._left = self._spell
+            self._spell = min(2 * self._spell, _MAX_SPELL)
+            self._slow = 1  # the next try decides alone
+        elif not self._slow:
+            self._spell = _SPELL
+
+    def _leave(self, batch: list[_Item]) -> None:
+        """Leave to the thread, which can wait, what the loop could not begin."""
+        with self._work:
+            self._queue[:0] = batch
+            self._left = max(self._left, 1)
+            self._ask_thread()
 
     def _commit(self, batch: list[_Item]) -> list[_Outcome]:
         """Run `batch` in one transaction. Raises what is fatal; every other failure is an outcome."""
@@ -206,11 +287,19 @@ class Writer:
             batch = batch + self._queue
             self._queue = []
             crowd, self._crowd = self._crowd, []
+            self._work.notify()
             self._room.notify_all()
         if any(item[2] is None for item in batch):
             self._untold = self._untold or self._dead
         _tell((item[2], None, StoreError(self._dead)) for item in batch)
         _tell((future, None, None) for future in crowd)
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
 
 
 def _tell(told: Iterable[tuple[_Future | None, Any, Exception | None]]) -> None:

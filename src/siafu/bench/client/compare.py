@@ -23,6 +23,7 @@ from siafu.bench.client import drive
 from siafu.bench.client.figures import RAW, Run, ratios, rows
 from siafu.bench.client.peers import OPENAI, UVLOOP, environment
 from siafu.border.text import preview
+from siafu.config.collector import THRESHOLDS
 from siafu.errors import ConfigError, MeasurementInvalid
 
 RUN_SECONDS = 900.0
@@ -110,6 +111,7 @@ def measure(client: Client, *, agents: int, calls: int, port: int, loop: str, ho
     """
     with tempfile.TemporaryDirectory(prefix="bench-", dir=home) as folder:
         order = {"port": port, "calls": calls, "agents": agents, "loop": loop, "folder": folder}
+        order["collector"] = THRESHOLDS  # as in the commands that run agents
         command = [*client.python, drive.__file__, str(client.file), client.function, json.dumps(order)]
         try:
             ended = subprocess.run(

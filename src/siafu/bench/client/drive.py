@@ -1,16 +1,17 @@
 """Runs one client in this process and prints what it took, as one JSON line.
 
-    python drive.py CLIENT_FILE FUNCTION '{"port":…,"calls":…,"agents":…,"loop":"asyncio","folder":"…"}'
+    python drive.py CLIENT_FILE FUNCTION '{"port":…,"calls":…,"agents":…,"loop":"asyncio","collector":[…],"folder":"…"}'
 
 Only the standard library is imported, so that every client, whatever environment it lives in, is driven by this file.
 Each agent asks, waits for the answer and asks again. Connections are open before the clock starts. CPU time is that
-of the whole process, its threads included.
+of the whole process, its threads included. `collector`: the thresholds of the garbage collector, the same for all.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import http.client
 import importlib
 import importlib.util
@@ -124,6 +125,8 @@ def main(file: str, function: str, order: str) -> None:
     client = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(client)
     options = json.loads(order)
+    gc.freeze()
+    gc.set_threshold(*options.pop("collector"))
     with asyncio.Runner(loop_factory=loop_factory(options.pop("loop"))) as runner:
         print(json.dumps(runner.run(measure(getattr(client, function), **options))))
 
