@@ -76,7 +76,10 @@ def retry(
     config: Path | None = Config,
     json: bool = AsJson,
 ) -> None:
-    """Give dead tasks three more deliveries; they go on from their journals."""
+    """Give dead tasks three more deliveries.
+
+    They go on from their journals.
+    """
     if bool(ids) == all_:
         raise InputError("say which tasks: ids, or --all; see: siafu dead list")
 

@@ -65,11 +65,13 @@ Examples:
   siafu tasks list --state waiting --run monday
   siafu tasks list --limit 1000 --json
 \b
-The oldest first; how many there are of each state stands on stderr.
+The oldest first; how many there are of each state stands on stderr. States:
+blocked, ready, leased, waiting, succeeded, failed, cancelled, expired and
+dead_letter.
 """,
 )
 def list_(
-    state: Shown | None = typer.Option(None, help="Only those of this state."),
+    state: Shown | None = typer.Option(None, metavar="STATE", help="Only those of this state."),
     run: str | None = Run,
     customer: str | None = Customer,
     tenant: str | None = Tenant,

@@ -30,9 +30,10 @@ Examples:
                                    several machines, one queue
 \b
 Tasks come from siafu submit. A task is leased for a time and the lease is
-renewed while the work goes on; if the worker dies, another one takes the task
-over and goes on from its journal. SIGTERM and Ctrl-C let running tasks end for
---grace seconds and hand the others back; a second one hands back at once.
+renewed while the work goes on; if the worker dies, another one takes the
+task over and goes on from its journal. SIGTERM and Ctrl-C let running tasks
+end for --grace seconds and hand the others back; a second one hands back at
+once.
 Exit code: 0 stopped or nothing left, 1 stopped in a hurry, 2 wrong use or
 key, 3 budget reached or no credit left.
 """
