@@ -58,7 +58,7 @@ Examples:
 """,
 )
 def show(id: str = Id, config: Path | None = Config, json: bool = AsJson) -> None:
-    """Show a task with its request, its last error, and the steps in its journal."""
+    """Show a task with its request and its last error."""
     show_task(id, config, json)
 
 
