@@ -1,7 +1,7 @@
 """What a process does that is going to be killed or stopped: a worker whose tasks ask a model, pay, and ask again.
 
 A payment is a file named after its key, so the bank honours keys. Every call of the model is a line in `asked`. The
-first word of a payload says more: `poison` ends the process; with `forgetful` the journal is not shared.
+payload `poison` ends the process. With the wish `forgetful` the journal is not shared, with `patient` leases are long.
 """
 
 from __future__ import annotations
@@ -120,6 +120,7 @@ async def work(url: str, folder: Path, name: str, wishes: set[str]) -> None:
                 return Succeeded(json.dumps(result.value))
         raise AssertionError(results.summary.stop_message)
 
-    options = WorkerOptions(slots=SLOTS, lease=LEASE, poll=0.05, until_empty="until_empty" in wishes)
+    lease = LEASE if "patient" not in wishes else 20 * LEASE
+    options = WorkerOptions(slots=SLOTS, lease=lease, poll=0.05, until_empty="until_empty" in wishes)
     worker = Worker(name, store, {KIND: handle}, Doorbell(), SystemClock(), options)
     await worker.run(Stops(asyncio.Event(), asyncio.Event()))

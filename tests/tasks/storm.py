@@ -57,7 +57,7 @@ class Storm:
                 found = await self._found(house)
                 await house.desk.retry([task.id for task in found["tasks"] if task.state == "dead_letter"])
                 await house.desk.cancel([self.poison])
-                await self._settle()
+                await self._settle("patient")  # nothing is killed any more, however slow the machine is
             return found | {"revived": await house.states()}
         finally:
             self._rows.close()
@@ -153,15 +153,15 @@ class Storm:
         self.deaths += WORKERS + 1
         await self._settle()
 
-    async def _settle(self) -> None:
+    async def _settle(self, *wishes: str) -> None:
         deadline = time.monotonic() + 60
-        _, last = self._bear("", "until_empty")
+        _, last = self._bear("", "until_empty", *wishes)
         while (status := last.status()) is None:
             assert time.monotonic() < deadline, "tasks are left that do not end"
             await asyncio.sleep(0.05)
         if status == -signal.SIGKILL:  # the poison, once more
             self.deaths += 1
-            return await self._settle()
+            return await self._settle(*wishes)
         assert status == 0, "a worker failed"
         return None
 

@@ -238,6 +238,19 @@ async def test_what_work_says_and_does_not_say(site: Site) -> None:
     assert tasks["breaks"].message == "ZeroDivisionError: ***"
 
 
+async def test_a_worker_until_empty_looks_once_at_what_waits_for_a_person(site: Site) -> None:
+    decided = False
+
+    async def work(lease: Lease, journal: TaskJournal) -> Outcome:
+        return Succeeded("1") if decided else Later(code="pending_approval")
+
+    await site.house.one()
+    assert (await site.work(work, until_empty=True)).left == Counter(waiting=1)
+    assert (await site.work(work, until_empty=True)).left == Counter(waiting=1)
+    decided = True
+    assert (await site.work(work, until_empty=True)).left == Counter(succeeded=1)
+
+
 async def test_when_nothing_can_be_paid_for_the_worker_ends_and_keeps_the_tasks(site: Site) -> None:
     async def work(lease: Lease, journal: TaskJournal) -> Outcome:
         return Halt("budget_reached", "the budget is reached")
@@ -311,6 +324,18 @@ async def test_a_worker_that_cannot_renew_its_lease_stops_the_work_and_may_get_i
         assert (await site.house.states())["leased"] == 1
     assert ((await run).left, (await run).fenced) == (Counter(succeeded=1), 1)
     assert (await site.house.task(id)).lease_epoch == 2
+
+
+async def test_a_process_that_stood_still_keeps_what_nobody_took_meanwhile(site: Site) -> None:
+    async def work(lease: Lease, journal: TaskJournal) -> Outcome:
+        await asyncio.sleep(LEASE / 2)
+        time.sleep(3 * LEASE)  # noqa: ASYNC251
+        await asyncio.sleep(LEASE)
+        return Succeeded("1")
+
+    id = await site.house.one()
+    assert (await site.work(work, until_empty=True)).left == Counter(succeeded=1)
+    assert (await site.house.task(id)).lease_epoch == 1
 
 
 async def test_a_fault_of_its_own_ends_the_worker_and_is_told(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

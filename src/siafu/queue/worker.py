@@ -63,7 +63,8 @@ class Handler(Protocol):
 class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
     """slots: tasks at once. lease: seconds after which a task of a worker that has died is another's. grace: seconds
     for running tasks to end when the worker is stopped; then they are handed back. poll: seconds between two looks
-    into the store when no bell rings. until_empty: end when nothing is left that can go on by itself.
+    into the store when no bell rings. until_empty: look at once at what waits for a person or a tool, and end when
+    nothing is left that can go on by itself.
     """
 
     slots: int = 50
@@ -147,6 +148,8 @@ class Worker:
         return self.tally
 
     async def _work(self, stops: Stops) -> None:
+        for kind in self._handlers if self._options.until_empty else ():
+            await self._store.look_again(kind)
         while not stops.asked.is_set() and self.tally.halt is None:
             self._news.clear()
             await self._fill()
@@ -294,12 +297,15 @@ class Worker:
             await self._clock.sleep(min(1.0, lease / 5))
 
     async def _mind_the_time(self) -> None:
-        """Stop what somebody else may hold by now; also while the store does not answer."""
+        """Stop what somebody else may hold by now; also while the store does not answer. At the second look only: when
+        this process itself has stood still, it asks the store first.
+        """
+        late: set[_Held] = set()
         while True:
-            for held in self._held.values():
-                if self._clock.now() >= held.until:
-                    held.stop("lost")
-            await self._clock.sleep(min(1.0, self._options.lease / 10))
+            before, late = late, {held for held in self._held.values() if self._clock.now() >= held.until}
+            for held in before & late:
+                held.stop("lost")
+            await self._clock.sleep(min(1.0, self._options.lease / 5))
 
     # ---- ending -------------------------------------------------------------------------------------------------
 

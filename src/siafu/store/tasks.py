@@ -175,6 +175,14 @@ class TaskStore:
         )
         return bool(await self.together.run(lambda tx: tx.rows(sql, kind=kind)))
 
+    async def look_again(self, kind: str) -> None:
+        """Have tasks of a kind ready at once that wait for a person or a tool."""
+        sql = (
+            "UPDATE task SET state = 'ready', ready_at = {now} "
+            "WHERE state = 'waiting' AND waits_for <> '' AND kind = :kind"
+        )
+        await self.together.run(lambda tx: tx.change(sql, kind=kind))
+
     async def entries(self, task: str) -> list[JournalEntry]:
         """The journal of a task, by path and seq."""
         sql = f"SELECT {', '.join(_ENTRY)} FROM task_journal WHERE task = :task ORDER BY path, seq"
