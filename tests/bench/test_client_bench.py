@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from here import command
 from siafu.bench.client import drive, peers
 from siafu.bench.client.compare import Client, measure, server
 from siafu.errors import MeasurementInvalid
@@ -53,7 +55,7 @@ def test_the_table_leads_with_multiples_of_raw_aiohttp(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("wrong", [("--concurrency", "0"), ("--concurrency", "4,x"), ("--loop", "trio")])
 def test_wrong_use_is_told(tmp_path: Path, wrong: tuple[str, str]) -> None:
-    ended = bench(tmp_path, *wrong)
+    ended = command(tmp_path, "bench", "client", "--home", str(tmp_path), *wrong, environment=os.environ)
     assert (ended.returncode, wrong[0] in ended.stderr) == (2, True)
 
 

@@ -78,6 +78,24 @@ def test_f07_an_error_object_in_a_200() -> None:
 
 @pytest.mark.parametrize(
     "body",
+    [
+        {"code": 429, "message": "slow down"},
+        {"code": "rate_limit_exceeded", "message": "slow down", "choices": None},
+        {
+            "choices": [
+                {"error": {"code": 429, "message": "slow down"}, "message": {"content": ""}, "finish_reason": None}
+            ]
+        },
+        {"choices": [{"error": {"code": 429, "message": "slow down"}, "message": {}, "finish_reason": "error"}]},
+    ],
+)
+def test_f07_an_error_counts_wherever_it_stands(body: dict[str, Any]) -> None:
+    with pytest.raises(RateLimited, match="slow down"):
+        parsed(body)
+
+
+@pytest.mark.parametrize(
+    "body",
     [b"", b"null", b"[]", b'"ok"', b"<html>", b"{", json.dumps(OK).encode()[:-9], b"\xff\xfe", b"[" * 100_000, b"NaN"],
 )
 def test_f09_what_is_no_json_object_is_malformed_with_a_short_preview(body: bytes) -> None:

@@ -19,6 +19,7 @@ DOORS: dict[str, tuple[str, ...]] = {
     "jsonschema": ("tools/schema.py",),
     "jwt": ("border/identity.py", "bench/demo/glue.py"),
     "pydantic": ("config/", "apps/support/shop/"),
+    "pydantic_core": ("config/schema.py",),
     "typer": ("cli/",),
     "rich": ("cli/",),
     "uvicorn": ("border/web.py", "apps/support/shop/over_http.py", "service/server.py"),

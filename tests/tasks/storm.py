@@ -10,8 +10,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from money.nursery import Child, Nursery
 from money.storm import onlooker
+from nursery import Child, Nursery
 from siafu.store.task_desk import Which
 from siafu.store.task_records import MOST_DELIVERIES, Accepted, Task
 from store.task_house import House, new
@@ -154,7 +154,7 @@ class Storm:
         await self._settle()
 
     async def _settle(self, *wishes: str) -> None:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 100
         _, last = self._bear("", "until_empty", *wishes)
         while (status := last.status()) is None:
             assert time.monotonic() < deadline, "tasks are left that do not end"

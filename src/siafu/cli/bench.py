@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from siafu.bench.client.compare import Report
     from siafu.bench.client.figures import Spread
     from siafu.bench.limits.report import Row, Total
+    from siafu.bench.storm import Row as Storm
 
 EPILOG = """\b
 Examples:
@@ -26,6 +27,8 @@ Examples:
       for machines
   siafu bench limits
       policies of the limiter, in virtual time; some seconds
+  siafu bench storm --agents 100,1000,10000
+      crowds that an endpoint refuses most of; about half a minute each
 """
 LEGEND = (
     "x: multiple of raw aiohttp in the same repeat, median (lowest-highest) of the runs. Percentiles by nearest rank. "
@@ -39,12 +42,18 @@ LIMITS_LEGEND = (
     "seconds of an answered call. Medians over the seeds; the same on every machine."
 )
 
+STORM_LEGEND = (
+    "All agents ask at once, at most 1,000 calls are under way, and the endpoint (siafu sim) tells its limit by 429 "
+    "only. sent and refused: as it counted them. lost: agents without an answer. ideal: seconds that its rate alone "
+    "takes. MB: the most that the process with the agents held."
+)
+
 app = typer.Typer(rich_markup_mode=None, add_completion=False, no_args_is_help=True, epilog=EPILOG)
 
 
 @app.callback()
 def bench() -> None:
-    """Measure siafu beside other clients, and its limiter's policies beside each other."""
+    """Measure siafu beside other clients, its limiter's policies beside each other, and a storm of refusals."""
 
 
 @app.command(epilog=EPILOG)
@@ -70,7 +79,7 @@ def client(
         raise ConfigError(f"--loop {loop}: write auto, asyncio or uvloop")
     report = compare(
         Options(
-            concurrency=_numbers(concurrency),
+            concurrency=_numbers("--concurrency", concurrency),
             calls=calls,
             repeats=repeats,
             upstream_ms=upstream_ms,
@@ -109,13 +118,37 @@ def limits(
         _show_limits(rows, totals(rows))
 
 
-def _numbers(text: str) -> tuple[int, ...]:
+@app.command(epilog=EPILOG)
+def storm(
+    agents: str = typer.Option("100,1000,10000", metavar="N,N", help="Agents that ask at once; one storm each."),
+    seconds: float = typer.Option(20.0, min=0.5, help="How long the endpoint needs for a crowd at best."),
+    json: bool = typer.Option(False, "--json", help="Print the rows as JSON."),
+) -> None:
+    """Let crowds ask an endpoint that takes far less, and count.
+
+    The whole of siafu with ledger and journal, against the simulated endpoint; exit 1 when an agent got no answer.
+    """
+    from siafu.bench.storm import storms
+    from siafu.border.canonical import dumps
+
+    crowds = _numbers("--agents", agents)
+    rows = list(storms(crowds, seconds, lambda text: typer.echo(text, err=True)))
+    if json:
+        sys.stdout.buffer.write(dumps({"rows": rows}) + b"\n")
+        sys.stdout.flush()
+    else:
+        _show_storms(rows)
+    if any(row.answered < row.agents for row in rows):
+        raise typer.Exit(1)
+
+
+def _numbers(option: str, text: str) -> tuple[int, ...]:
     try:
         found = tuple(int(part) for part in text.split(","))
     except ValueError:
         found = ()
     if not found or not all(1 <= number <= 10_000 for number in found) or len(set(found)) < len(found):
-        raise ConfigError(f"--concurrency {text}: write numbers from 1 to 10,000, each once, such as 100,1000")
+        raise ConfigError(f"{option} {text}: write numbers from 1 to 10,000, each once, such as 100,1000")
     return found
 
 
@@ -186,6 +219,32 @@ def _show_limits(rows: Sequence[Row], sums: Sequence[Total]) -> None:
             f"{each.scenarios}"
         )
     console.print(LIMITS_LEGEND)
+
+
+def _show_storms(rows: Sequence[Storm]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(highlight=False, soft_wrap=False)
+    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="dim")
+    for name in ("agents", "rate/s", "sent", "refused", "lost", "seconds", "ideal", "MB"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for row in rows:
+        table.add_row(
+            f"{row.agents:,}",
+            f"{row.rate:g}",
+            f"{row.sent:,}",
+            f"{row.refused / row.sent:.1%}",
+            f"{row.agents - row.answered:,}",
+            f"{row.seconds:.1f}",
+            f"{row.ideal:.1f}",
+            f"{row.rss_mb:,}",
+        )
+    console.print(table)
+    for row in rows:
+        if row.first_error:
+            console.print(f"{row.agents:,} agents: {row.first_error}", markup=False)
+    console.print(STORM_LEGEND)
 
 
 def _times(value: Spread | None, *, extremes: bool = False) -> str:

@@ -29,7 +29,7 @@ from siafu.cli.cost_tables import cache_json, cache_text, estimate_json, print_c
 from siafu.cli.progress import Progress, span
 from siafu.config.assembly import House, Plan
 from siafu.config.collector import relieve_collector
-from siafu.errors import ApprovalPending, ConfigError, Interrupted, OutcomeUnknown
+from siafu.errors import AccessRefused, ApprovalPending, ConfigError, Interrupted, OutcomeUnknown
 from siafu.store.spending import Sums
 from siafu.swarm.options import MapOptions
 
@@ -107,7 +107,17 @@ async def _work(prepared: Ready, options: MapOptions, open_house: OpenHouse, pro
     async with open_house(progress) as house:
         if house.store is None:
             raise TypeError("a run over a file needs a store")
-        return await run(prepared, house.around, house.store, options, progress)
+        outcome = await run(prepared, house.around, house.store, options, progress)
+        if in_vain(outcome):
+            for text in await house.explain():
+                progress.note(text)
+        return outcome
+
+
+def in_vain(outcome: Outcome) -> bool:
+    """Whether nothing was answered, as it is when an address, a key or a model's name is wrong."""
+    session = outcome.session
+    return not session.calls and (session.stopped == AccessRefused.code or (session.failed > 0 and not session.ok))
 
 
 async def _until_signal(work: Coroutine[Any, Any, Outcome], progress: Progress) -> Outcome:

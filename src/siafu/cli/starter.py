@@ -15,8 +15,10 @@ from siafu.border.canonical import dumps
 REQUESTS = 20
 
 SETTINGS = """\
+#:schema ./siafu.schema.json
 # Settings of siafu. Everything here is optional; a line that begins with "# " and holds a setting shows its default.
 # A flag wins over the environment, the environment over this file. `siafu doctor` says what counts and checks it.
+# It may change while siafu runs: siafu config check says what is wrong before it does.
 
 # home = ".siafu"                    # journals and state; keep it on a disk of this machine
 # database_url = "env:SIAFU_DATABASE_URL"   # effects, conversations, tasks: PostgreSQL or SQLite; else files in home

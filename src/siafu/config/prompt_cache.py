@@ -17,7 +17,7 @@ class PromptCacheSettings(BaseModel):
     the endpoint keeps one. wait_seconds: how long a call waits for the first one at most.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     lead: bool = False
     marks: Marks | None = None

@@ -12,7 +12,7 @@ from siafu.gateway.reuse import ReuseRule
 class ReuseSettings(BaseModel):
     """Answers to calls that fit every condition given here are used again for `seconds`. Lists of names."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     seconds: float = Field(gt=0, le=86_400)
     model: list[str] | None = None

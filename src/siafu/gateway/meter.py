@@ -42,8 +42,9 @@ _NOTHING = Usage()
 _Outcome = Literal["ok", "refused", "failed", "abandoned"]
 
 
-class Books(msgspec.Struct, frozen=True, kw_only=True):
-    """Where money is written down. `max_output`: tokens of output set for calls under a budget that name no limit."""
+class Books(msgspec.Struct, kw_only=True):
+    """Where money is written down. `prices` may be replaced: an attempt keeps those under which it was reserved.
+    `max_output`: tokens of output set for calls under a budget that name no limit."""
 
     prices: Prices
     ledger: Ledger
@@ -54,7 +55,7 @@ class Books(msgspec.Struct, frozen=True, kw_only=True):
 class _Attempt:
     """One physical attempt between its opening and its one settlement."""
 
-    __slots__ = ("_metered", "began", "context", "hold", "id", "model", "rates", "reserved", "sent")
+    __slots__ = ("_metered", "began", "context", "hold", "id", "model", "prices", "rates", "reserved", "sent")
 
     hold: Hold  # once it is reserved, before the line is opened
 
@@ -63,6 +64,7 @@ class _Attempt:
         self.id = id
         self.context = context
         self.model = model
+        self.prices = metered.books.prices
         self.rates = rates
         self.reserved: int | None = None
         self.sent = False
@@ -78,7 +80,7 @@ class _Attempt:
         """The rates of the model that answered, else those of the model that was asked."""
         if not served or served == self.model:
             return self.rates
-        return self._metered.books.prices.rates(served, self._metered.clock.wall()) or self.rates
+        return self.prices.rates(served, self._metered.clock.wall()) or self.rates
 
     def answered(self, answer: ChatAnswer, first_token: float | None = None) -> None:
         """Settle an attempt that gave a (priced) answer."""

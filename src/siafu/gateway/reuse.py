@@ -47,7 +47,7 @@ class Reusing:
     """
 
     def __init__(self, inner: Endpoint, rules: Sequence[ReuseRule], *, clock: Clock, observer: Observer) -> None:
-        self._inner = inner
+        self.inner = inner  # may be replaced
         self._rules = rules
         self._clock = clock
         self._observer = observer
@@ -56,13 +56,13 @@ class Reusing:
     async def open(self, request: ChatRequest, context: CallContext) -> Reply:
         rule = next((rule for rule in self._rules if rule.fits(request, context)), None)
         if rule is None or not reusable(request):
-            return await self._inner.open(request, context)
+            return await self.inner.open(request, context)
         tenant = context.tenant.encode("utf-8", "surrogatepass")
         place = self._place(hashlib.sha256(b"%s\n%s" % (tenant, request.canonical())).digest())
         if not await place.enter(self._clock.now(), 0, None):
             return self._again(place.answer, context)
         try:
-            reply = await self._inner.open(request, context)
+            reply = await self.inner.open(request, context)
             answer = await reply.message()
             if answer.finish_reason == "stop" and len(answer.text.encode("utf-8", "replace")) <= MOST_BYTES:
                 place.answer = answer

@@ -80,14 +80,14 @@ class _Option(NamedTuple):
 
 
 class Routed:
-    """The wrapper that chooses. `lanes`: in the order of the settings; may be replaced. `rules`: the first that fits a
-    call counts. `split`: how canaries divide calls; may be replaced.
+    """The wrapper that chooses. `lanes`: in the order of the settings. `rules`: the first that fits a call counts.
+    `split`: how canaries divide calls. All of them may be replaced.
     """
 
     def __init__(self, lanes: Sequence[Lane], rules: Sequence[Rule], *, clock: Clock, observer: Observer) -> None:
         self.lanes = lanes
+        self.rules = rules
         self.split: Split | None = None
-        self._rules = rules
         self._clock = clock
         self._observer = observer
         self._standings: dict[tuple[str, str], Standing] = {}  # (upstream, model) that failed last
@@ -97,7 +97,7 @@ class Routed:
 
         Raises: ModelError, with `tried` and `elsewhere`; RequestRefused when no upstream offers the model.
         """
-        targets = chain(self._rules, request, context)
+        targets = chain(self.rules, request, context)
         if self.split is not None:
             targets = self.split.targets(targets, request, context, self._offered)
         lane, wanted = self._choose(targets, context.tried)

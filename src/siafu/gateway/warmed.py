@@ -15,7 +15,7 @@ import msgspec
 from siafu.errors import ModelError
 from siafu.gateway.chat import ChatRequest
 from siafu.gateway.endpoint import Reply
-from siafu.gateway.limits import Limited
+from siafu.gateway.limits import Limited, Limits
 from siafu.gateway.prefix import HeadWatch, PromptCache, beginning, spelled
 from siafu.observe.calls import CallContext
 from siafu.observe.events import HeadsDiffer, Observer, WentFirst
@@ -43,6 +43,10 @@ class Warmed:
 
     def pause(self, now: float) -> float:
         return self._inner.pause(now)
+
+    def change(self, limits: Limits) -> None:
+        """As `Limited.change`."""
+        self._inner.change(limits)
 
     def turn_away(self, error: Callable[[], ModelError]) -> None:
         """As `Limited.turn_away`, also those who wait for the first."""

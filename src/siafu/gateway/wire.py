@@ -48,6 +48,16 @@ class _Body(msgspec.Struct):
     message: Any = None
     code: Any = None
 
+    def failure(self) -> Any:
+        """The error object in it, None when there is none: of the whole, of its choice, or the body itself when it has
+        a code or a message in place of choices.
+        """
+        choice = self.choices[0] if isinstance(self.choices, list) and self.choices else None
+        found = self.error or (choice.get("error") if isinstance(choice, dict) else None)
+        if found or self.object == "error" or (not self.choices and (self.code or isinstance(self.message, str))):
+            return found or {"message": self.message, "code": self.code}
+        return None
+
 
 _decode = msgspec.json.Decoder(_Body).decode
 
@@ -68,8 +78,8 @@ def parse_answer(body: bytes, *, content_type: str = "", max_bytes: int = MAX_AN
     Raises: MalformedReply when there is none; the error that the body's error object stands for (429 -> RateLimited).
     """
     found = decode(body, content_type=content_type, max_bytes=max_bytes)
-    if found.error or found.object == "error":
-        raise body_error(found.error or {"message": found.message, "code": found.code})
+    if (error := found.failure()) is not None:
+        raise body_error(error)
     choices = found.choices
     if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
         raise malformed("it has no choices", content_type=content_type, body=body)

@@ -139,6 +139,16 @@ class LimitsShared(Event, frozen=True, kw_only=True):
     why: str = ""
 
 
+class SettingsChanged(Event, frozen=True, kw_only=True):
+    """Settings were read again. `places`: what is other than before, such as `limits.rpm`; `later`: those of them that
+    count only after a new start. `refused`: why nothing of it counts; empty when it does.
+    """
+
+    places: tuple[str, ...] = ()
+    later: tuple[str, ...] = ()
+    refused: str = ""
+
+
 class ToolCalled(Event, frozen=True, kw_only=True):
     task: str = ""
     role: str = ""
