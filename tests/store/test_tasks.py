@@ -181,7 +181,7 @@ async def test_g2_a_worker_that_lost_its_lease_can_write_nothing(house: House) -
     await house.done(second)
     assert await house.store.end(first.id, first.epoch, Failed(code="x", message="x")) is None
     task = await house.task(first.id)
-    assert (task.result, task.fenced, task.state) == ('"됐어요"', 3, "succeeded")
+    assert (task.result, task.fenced, task.state) == ('"됐어요"', 4, "succeeded")
     assert await house.store.entries(first.id) == [entry(outcome=b"1")]
 
 

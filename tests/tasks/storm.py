@@ -128,6 +128,8 @@ class Storm:
             await asyncio.sleep(0.05)
         taken = held - self._held(name)
         child.send(signal.SIGCONT)
+        if taken:
+            await asyncio.sleep(0.5)  # it wakes up and learns of it, before anything else happens to it
         self.stops += bool(taken)
         self.deaths += 1  # what it does in vain from now on is paid for, as after a death
 

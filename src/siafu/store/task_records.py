@@ -20,6 +20,8 @@ from typing import Literal
 import msgspec
 
 from siafu.border.canonical import fingerprint
+from siafu.border.text import clean, preview
+from siafu.errors import InputError
 
 State = Literal["blocked", "ready", "leased", "waiting", "succeeded", "failed", "cancelled", "expired", "dead_letter"]
 TERMINAL = ("succeeded", "failed", "cancelled", "expired", "dead_letter")
@@ -233,6 +235,25 @@ def first_turn(last: int | None, served: int | None, waiting: int | None, ever: 
     """
     now = next((each for each in (served, waiting, ever) if each is not None), 0)
     return max(now, 0 if last is None else last + 1)
+
+
+def checked(task: NewTask) -> NewTask:
+    """The task in words that every store takes. Raises: InputError when it cannot be kept."""
+    size = len(task.payload.encode("utf-8", "replace"))
+    if size > MAX_PAYLOAD:
+        raise InputError(f"the task has {size:,} bytes; the limit is {MAX_PAYLOAD:,}")
+    if task.priority not in (1, 2, 3):
+        raise InputError(f"a priority is 1 (first), 2 or 3, not {task.priority}")
+    if task.deadline is not None and not 0 < task.deadline < 1e9:
+        raise InputError(f"a deadline is in more than 0 seconds, not {task.deadline}")
+    if len(set(task.needs)) > MAX_NEEDS:
+        raise InputError(f"the task needs {len(set(task.needs))} others; the limit is {MAX_NEEDS}")
+    for name in ("kind", "run", "tenant", "customer", "once"):
+        value = getattr(task, name) or ""
+        if len(value) > 400 or (name in ("kind", "once") and getattr(task, name) == ""):
+            raise InputError(f"the {name} of a task has 1 to 400 characters, not {len(value)}: {preview(value, 40)!r}")
+    cleaned = {name: clean(value) for name, value in msgspec.structs.asdict(task).items() if isinstance(value, str)}
+    return msgspec.structs.replace(task, **cleaned)
 
 
 def body_print(task: NewTask) -> str:

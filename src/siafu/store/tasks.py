@@ -18,14 +18,13 @@ from typing import Any
 
 import msgspec
 
-from siafu.border.text import clean, preview
-from siafu.errors import Fenced, InputError, QueueFull
+from siafu.border.text import clean
+from siafu.errors import Fenced, QueueFull
 from siafu.store.crash import crash_point
 from siafu.store.database import Database, Transaction
 from siafu.store.records import JournalEntry
 from siafu.store.task_records import (
     AGED_SECONDS,
-    MAX_NEEDS,
     MAX_PAYLOAD,
     TERMINAL,
     Accepted,
@@ -39,6 +38,7 @@ from siafu.store.task_records import (
     Verdict,
     aged_claims,
     body_print,
+    checked,
     first_turn,
     move,
 )
@@ -92,7 +92,7 @@ class TaskStore:
         `once`.
         """
         found: list[Accepted | NotAccepted] = []
-        for part in _parts([_row(_checked(task)) for task in tasks]):
+        for part in _parts([_row(checked(task)) for task in tasks]):
             await self._have_room(len(part), len(found))
             found += await self.together.run(partial(_accept, rows=part))
             crash_point("task_accepted")
@@ -284,24 +284,6 @@ def sweep(tx: Transaction) -> int:
     return moved + len(due)
 
 
-def _checked(task: NewTask) -> NewTask:
-    size = len(task.payload.encode("utf-8", "replace"))
-    if size > MAX_PAYLOAD:
-        raise InputError(f"the task has {size:,} bytes; the limit is {MAX_PAYLOAD:,}")
-    if task.priority not in (1, 2, 3):
-        raise InputError(f"a priority is 1 (first), 2 or 3, not {task.priority}")
-    if task.deadline is not None and not 0 < task.deadline < 1e9:
-        raise InputError(f"a deadline is in more than 0 seconds, not {task.deadline}")
-    if len(set(task.needs)) > MAX_NEEDS:
-        raise InputError(f"the task needs {len(set(task.needs))} others; the limit is {MAX_NEEDS}")
-    for name in ("kind", "run", "tenant", "customer", "once"):
-        value = getattr(task, name) or ""
-        if len(value) > 400 or (name in ("kind", "once") and getattr(task, name) == ""):
-            raise InputError(f"the {name} of a task has 1 to 400 characters, not {len(value)}: {preview(value, 40)!r}")
-    cleaned = {name: clean(value) for name, value in msgspec.structs.asdict(task).items() if isinstance(value, str)}
-    return msgspec.structs.replace(task, **cleaned)
-
-
 def _row(task: NewTask) -> dict[str, Any]:
     values = msgspec.structs.asdict(task)
     return {**values, "id": f"t_{uuid.uuid4().hex}", "print": body_print(task), "needs": sorted(set(task.needs))}
@@ -453,14 +435,17 @@ def _as_lease(row: Mapping[str, Any]) -> Lease:
 
 
 def _renew(tx: Transaction, worker: str, held: Mapping[str, int], lease: float) -> frozenset[str]:
-    """Make the leases of `held` last; returns those that are no longer the worker's."""
+    """Make the leases of `held` last; returns those that are no longer the worker's, which is counted."""
     names = {f"id{n}": id for n, id in enumerate(held)}
     sql = (
         "UPDATE task SET lease_until = {now} + :lease WHERE worker = :worker AND state = 'leased' "
         f"AND id IN ({', '.join(f':{name}' for name in names)}) RETURNING id, lease_epoch"
     )
     kept = {(row["id"], row["lease_epoch"]) for row in tx.rows(sql, worker=worker, lease=lease, **names)}
-    return frozenset(id for id, epoch in held.items() if (id, epoch) not in kept)
+    lost = frozenset(id for id, epoch in held.items() if (id, epoch) not in kept)
+    for id in lost:
+        _count_fenced(tx, id)
+    return lost
 
 
 def _held(tx: Transaction, task: str, epoch: int, *, columns: str) -> Mapping[str, Any] | None:
@@ -468,8 +453,12 @@ def _held(tx: Transaction, task: str, epoch: int, *, columns: str) -> Mapping[st
     sql = f"SELECT {columns} FROM task WHERE id = :id AND lease_epoch = :epoch AND state = 'leased' {{for_update}}"
     row = tx.row(sql, id=task, epoch=epoch)
     if row is None:
-        tx.change("UPDATE task SET fenced = fenced + 1 WHERE id = :id", id=task)
+        _count_fenced(tx, task)
     return row
+
+
+def _count_fenced(tx: Transaction, task: str) -> None:
+    tx.change("UPDATE task SET fenced = fenced + 1 WHERE id = :id", id=task)
 
 
 def _move(tx: Transaction, task: Task, decided: Move) -> None:
