@@ -41,7 +41,9 @@
     ├── StoreError                   the store cannot be opened or written
     │   ├── StoreBusy                another process holds this journal
     │   ├── StoreLocked              another transaction was waited for too long; nothing was changed
+    │   ├── Fenced                   this worker no longer holds the task it works on; nothing was changed
     │   └── Conflict                 a constraint of the database forbids the change
+    ├── QueueFull                    too many tasks are open; nothing more is accepted for now
     ├── MeasurementInvalid           a measurement failed its own checks; its figures are not shown
     └── Interrupted                  stopped from outside; state is kept; exit 130
 
@@ -313,6 +315,10 @@ class StoreLocked(StoreError):
     retryable = True
 
 
+class Fenced(StoreError):
+    code = "fenced"
+
+
 class Conflict(StoreError):
     """`constraint`: what forbids it, as the database names it: a constraint's name or its columns, else its words."""
 
@@ -321,6 +327,11 @@ class Conflict(StoreError):
     def __init__(self, message: str, *, constraint: str) -> None:
         super().__init__(message)
         self.constraint = constraint
+
+
+class QueueFull(SiafuError):
+    code = "queue_full"
+    retryable = True
 
 
 class MeasurementInvalid(SiafuError):

@@ -21,7 +21,7 @@ SETTINGS = """\
 # It may change while siafu runs: siafu config check says what is wrong before it does.
 
 # home = ".siafu"                    # journals and state; keep it on a disk of this machine
-# database_url = "env:SIAFU_DATABASE_URL"   # effects and conversations, PostgreSQL or SQLite; not set: files in home
+# database_url = "env:SIAFU_DATABASE_URL"   # effects, conversations, tasks: PostgreSQL or SQLite; else files in home
 # redis_url = "env:SIAFU_REDIS_URL"  # where processes share the limits below; not set: each has its own
 
 [endpoint]
