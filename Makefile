@@ -47,7 +47,7 @@ check: $(VENV)/.dev  ## lint, types, layering (sizes and doors are tests)
 	@$(BIN)/lint-imports
 
 bench: $(VENV)/.runtime  ## CPU and latency of a model call beside bare aiohttp and the OpenAI SDK
-	@$(BIN)/siafu bench client $(ARGS)
+	@$(BIN)/siafu bench gateway $(ARGS)
 
 lock: $(VENV)/.dev  ## make the locks anew
 	@$(BIN)/python -m pip install -q uv

@@ -25,7 +25,7 @@ DOORS: dict[str, tuple[str, ...]] = {
     "redis": ("store/redis.py",),
     "sqlalchemy": ("store/database.py",),
     "uvloop": ("cli/", "bench/"),
-    "openai": ("bench/client/clients/openai_sdk.py",),
+    "openai": ("bench/gateway/clients/openai_sdk.py",),
     "msgspec": ("",),
     "xllamacpp": ("bench/demo/local.py",),
 }

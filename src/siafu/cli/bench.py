@@ -12,17 +12,17 @@ import typer
 from siafu.errors import ConfigError
 
 if TYPE_CHECKING:
-    from siafu.bench.client.compare import Report
-    from siafu.bench.client.figures import Spread
+    from siafu.bench.gateway.compare import Report
+    from siafu.bench.gateway.figures import Spread
     from siafu.bench.limits.report import Row, Total
 
 EPILOG = """\b
 Examples:
-  siafu bench client
+  siafu bench gateway
       five runs each; some minutes, the OpenAI SDK most of them
-  siafu bench client --no-peers --concurrency 100
+  siafu bench gateway --no-peers --concurrency 100
       without the OpenAI SDK, at 100 agents only
-  siafu bench client --json > bench.json
+  siafu bench gateway --json > bench.json
       for machines
   siafu bench limits
       policies of the limiter, in virtual time; some seconds
@@ -63,7 +63,7 @@ def client(
     Bare aiohttp, siafu with ledger and journal, siafu without a store, and the OpenAI SDK: each in its own process, in
     turns, against one server with a fixed latency.
     """
-    from siafu.bench.client.compare import Options, compare
+    from siafu.bench.gateway.compare import Options, compare
     from siafu.border.canonical import dumps
 
     if loop not in ("auto", "asyncio", "uvloop"):

@@ -1,6 +1,6 @@
 """The server that all clients are measured against: answers any POST after a fixed time, and counts.
 
-    python -m siafu.bench.client.server LATENCY_MS LOOP        prints its port; ends when its input ends
+    python -m siafu.bench.gateway.server LATENCY_MS LOOP        prints its port; ends when its input ends
 
 A protocol on the bare event loop, so that it takes as little as possible from the machine it shares with the client.
 `GET /stats`: how many calls came and their median service time in ms, since it was last asked.
@@ -15,8 +15,8 @@ import sys
 import time
 from typing import cast
 
-from siafu.bench.client.drive import loop_factory, raise_file_limit
-from siafu.bench.client.figures import nearest_rank
+from siafu.bench.gateway.drive import loop_factory, raise_file_limit
+from siafu.bench.gateway.figures import nearest_rank
 
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 _ANSWER = {

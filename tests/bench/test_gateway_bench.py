@@ -1,4 +1,4 @@
-"""`siafu bench client` as a user runs it, small: real processes, real sockets, a real journal."""
+"""`siafu bench gateway` as a user runs it, small: real processes, real sockets, a real journal."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from siafu.bench.client import drive, peers
-from siafu.bench.client.compare import Client, measure, server
+from siafu.bench.gateway import drive, peers
+from siafu.bench.gateway.compare import Client, measure, server
 from siafu.errors import MeasurementInvalid
 
 SMALL = ("--no-peers", "--concurrency", "4,8", "--calls", "24", "--repeats", "1", "--upstream-ms", "20")

@@ -19,9 +19,9 @@ import aiohttp
 import msgspec
 
 from siafu import __version__
-from siafu.bench.client import drive
-from siafu.bench.client.figures import RAW, Run, ratios, rows
-from siafu.bench.client.peers import OPENAI, UVLOOP, environment
+from siafu.bench.gateway import drive
+from siafu.bench.gateway.figures import RAW, Run, ratios, rows
+from siafu.bench.gateway.peers import OPENAI, UVLOOP, environment
 from siafu.border.text import preview
 from siafu.config.collector import THRESHOLDS
 from siafu.errors import ConfigError, MeasurementInvalid
@@ -130,7 +130,7 @@ def measure(client: Client, *, agents: int, calls: int, port: int, loop: str, ho
 @contextlib.contextmanager
 def server(latency_ms: float, loop: str) -> Iterator[int]:
     """The server in a process of its own while the block runs; yields its port on 127.0.0.1."""
-    command = [sys.executable, "-P", "-m", "siafu.bench.client.server", str(latency_ms), loop]
+    command = [sys.executable, "-P", "-m", "siafu.bench.gateway.server", str(latency_ms), loop]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True, env=_environ()
     ) as process:

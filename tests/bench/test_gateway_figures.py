@@ -1,4 +1,4 @@
-"""Percentiles, self-checks and ratios of `siafu bench client`."""
+"""Percentiles, self-checks and ratios of `siafu bench gateway`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from siafu.bench.client.figures import RAW, Run, nearest_rank, ratios, rows
+from siafu.bench.gateway.figures import RAW, Run, nearest_rank, ratios, rows
 from siafu.errors import MeasurementInvalid
 
 
