@@ -47,14 +47,14 @@ async def complete(x: Exchange, endpoint: Endpoint, asked: Asked, context: CallC
 def about(head: ReplyHead, arrived: float) -> list[Header]:
     """What siafu did, as headers."""
     waited = max(0.0, head.began - arrived) * 1000
-    found = {
-        b"x-siafu-upstream": head.upstream,
-        b"x-siafu-attempts": str(head.attempts),
-        b"x-siafu-queue-ms": f"{waited:.1f}",
-    }
+    found = [
+        (b"x-siafu-upstream", head.upstream.encode("ascii", "replace")),
+        (b"x-siafu-attempts", b"%d" % head.attempts),
+        (b"x-siafu-queue-ms", b"%.1f" % waited),
+    ]
     if head.request_id:
-        found[b"x-siafu-upstream-request-id"] = preview(head.request_id, 200)
-    return [(name, value.encode("ascii", "replace")) for name, value in found.items()]
+        found.append((b"x-siafu-upstream-request-id", preview(head.request_id, 200).encode("ascii", "replace")))
+    return found
 
 
 def cost_header(usd_pico: int) -> Header:

@@ -18,6 +18,7 @@ from siafu.service.app import App
 from siafu.service.exchange import GONE, MAX_HEADERS
 
 HEADER_SECONDS = 10.0  # for these to arrive
+SEND_SECONDS = 60.0  # for a client to take in what waits to be sent to it
 IDLE_SECONDS = 75.0  # an unused connection is kept, longer than clients keep theirs
 MAX_CONNECTIONS = 20_000
 _BAD = b'{"error":{"message":"no valid HTTP request, or its headers are larger than 16 KiB",' + (
@@ -26,9 +27,10 @@ _BAD = b'{"error":{"message":"no valid HTTP request, or its headers are larger t
 
 
 class Guarded(H11Protocol):
-    """A connection that has to say what it wants in time."""
+    """A connection that has to say what it wants in time, and to take in time what it gets."""
 
     _deadline: asyncio.TimerHandle | None = None
+    _untaken: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as its base does
         super().connection_made(_Joining(transport, self.loop))
@@ -45,9 +47,20 @@ class Guarded(H11Protocol):
             self._deadline.cancel()
             self._deadline = None
 
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._untaken = self.loop.call_later(SEND_SECONDS, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._untaken is not None:
+            self._untaken.cancel()
+            self._untaken = None
+
     def connection_lost(self, exc: Exception | None) -> None:
-        if self._deadline is not None:
-            self._deadline.cancel()
+        for timer in (self._deadline, self._untaken):
+            if timer is not None:
+                timer.cancel()
         if self.scope is not None:
             cast("dict[str, Callable[[], None]]", self.scope).get(GONE, _nobody)()
         super().connection_lost(exc)

@@ -115,7 +115,7 @@ def measure(client: Client, *, agents: int, calls: int, port: int, loop: str, ho
         command = [*client.python, drive.__file__, str(client.file), client.function, json.dumps(order)]
         try:
             ended = subprocess.run(
-                command, capture_output=True, timeout=RUN_SECONDS, check=False, start_new_session=True, env=_environ()
+                command, capture_output=True, timeout=RUN_SECONDS, check=False, start_new_session=True, env=environ()
             )
         except subprocess.TimeoutExpired:
             raise MeasurementInvalid(f"{client.name} did not end within {RUN_SECONDS:.0f} s") from None
@@ -132,7 +132,7 @@ def server(latency_ms: float, loop: str) -> Iterator[int]:
     """The server in a process of its own while the block runs; yields its port on 127.0.0.1."""
     command = [sys.executable, "-P", "-m", "siafu.bench.gateway.server", str(latency_ms), loop]
     with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True, env=_environ()
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True, env=environ()
     ) as process:
         try:
             line = process.stdout.readline() if process.stdout else b""
@@ -178,6 +178,6 @@ def _loop(wanted: str) -> str:
     return "uvloop" if found and wanted != "asyncio" else "asyncio"
 
 
-def _environ() -> dict[str, str]:
+def environ() -> dict[str, str]:
     """The server is on this machine: no proxy may stand between."""
     return {**os.environ, "NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"}
