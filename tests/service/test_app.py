@@ -207,7 +207,7 @@ class Falling:
         return self
 
     async def deltas(self) -> AsyncIterator[Delta]:
-        yield Delta(content="a", data=b'{"said":\n1}')
+        yield Delta(events=(b'{"said":\n1}',))
         if self.error is not None:
             raise self.error
         await asyncio.Event().wait()
@@ -252,7 +252,7 @@ class Endless(Falling):
         while True:
             await asyncio.sleep(0)
             self.sent += 60_000
-            yield Delta(data=b"x" * 60_000)
+            yield Delta(events=(b"x" * 60_000,))
 
 
 async def test_a_client_that_takes_nothing_in_holds_the_stream_back_and_is_cut_off(

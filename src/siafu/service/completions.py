@@ -69,10 +69,10 @@ async def _stream(x: Exchange, reply: Reply, headers: list[Header], *, wants_usa
         whole = True
         deltas: AsyncIterator[Delta] = reply.deltas()
         async for delta in deltas:
-            if not delta.data:  # the upstream did not stream
+            if not delta.events:  # the upstream did not stream
                 whole = False
-            elif wants_usage or not _is_usage(delta.data):
-                await x.write(event(delta.data))
+            elif passed := b"".join([event(data) for data in delta.events if wants_usage or not _is_usage(data)]):
+                await x.write(passed)
         answer = await reply.message()
         if not whole:
             await x.write(b"".join(spoken(answer, wants_usage=wants_usage)))

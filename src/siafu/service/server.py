@@ -80,7 +80,7 @@ def _nobody() -> None:
 
 
 class _Joining(asyncio.Transport):
-    """A transport that sends what is written in one turn of the loop at once: the head of an answer and its body are
+    """A transport that keeps the head of an answer until its body is written, or the turn of the loop ends: both are
     one system call, and mostly one packet.
     """
 
@@ -88,26 +88,30 @@ class _Joining(asyncio.Transport):
         super().__init__()
         self._inner = inner
         self._loop = loop
-        self._waiting: list[bytes] = []
+        self._head = b""
         # what the protocol uses beside `write`
         self.get_extra_info, self.is_closing = inner.get_extra_info, inner.is_closing  # type: ignore[method-assign]
         self.pause_reading, self.resume_reading = inner.pause_reading, inner.resume_reading  # type: ignore[method-assign]
         self.abort, self.set_protocol = inner.abort, inner.set_protocol  # type: ignore[method-assign]
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        if not self._waiting:
+        if self._head:
+            data, self._head = self._head + data, b""
+        elif data.startswith(b"HTTP/"):
+            self._head = bytes(data)
             self._loop.call_soon(self._flush)
+            return
         if data:
-            self._waiting.append(bytes(data))
+            self._inner.write(data)
 
     def close(self) -> None:
         self._flush()
         self._inner.close()
 
     def _flush(self) -> None:
-        waiting, self._waiting = self._waiting, []
-        if waiting:
-            self._inner.write(waiting[0] if len(waiting) == 1 else b"".join(waiting))
+        head, self._head = self._head, b""
+        if head:
+            self._inner.write(head)
 
 
 def most_connections() -> int:
