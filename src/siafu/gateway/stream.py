@@ -76,8 +76,11 @@ class SseDecoder:
 
 def _is_one_event(chunk: bytes) -> bool:
     """Whether it is exactly one event of one line of data, as most pieces of most streams are."""
-    return chunk.startswith(b"data: ") and chunk.find(b"\n") == len(chunk) - 2 and chunk.endswith(b"\n\n") and (
-        b"\r" not in chunk
+    return (
+        chunk.startswith(b"data: ")
+        and chunk.find(b"\n") == len(chunk) - 2
+        and chunk.endswith(b"\n\n")
+        and (b"\r" not in chunk)
     )
 
 

@@ -95,14 +95,12 @@ class _Joining(asyncio.Transport):
         self.abort, self.set_protocol = inner.abort, inner.set_protocol  # type: ignore[method-assign]
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        if self._head:
-            data, self._head = self._head + data, b""
-        elif data.startswith(b"HTTP/"):
+        if not self._head and bytes(data[:5]) == b"HTTP/":
             self._head = bytes(data)
             self._loop.call_soon(self._flush)
-            return
-        if data:
-            self._inner.write(data)
+        elif data or self._head:
+            head, self._head = self._head, b""
+            self._inner.write(head + data if head else data)
 
     def close(self) -> None:
         self._flush()

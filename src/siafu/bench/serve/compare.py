@@ -64,10 +64,8 @@ def compare(options: Options, say: Callable[[str], None]) -> Report:
         servers = [stack.enter_context(_bare(upstream)), stack.enter_context(_siafu(upstream, options.clients, folder))]
         for each in servers:
             for mode in BODIES:
-                bench.run(each, mode, WARM_SECONDS)
-        plan = [
-            (mode, each) for turn in range(options.repeats) for mode in BODIES for each in servers[:: (-1) ** turn]
-        ]
+                bench.run(each, mode, min(WARM_SECONDS, options.seconds))
+        plan = [(mode, each) for turn in range(options.repeats) for mode in BODIES for each in servers[:: (-1) ** turn]]
         for number, (mode, each) in enumerate(plan, 1):
             say(f"{number} of {len(plan)}: {each.name}, {mode}")
             runs.append(bench.run(each, mode, options.seconds))

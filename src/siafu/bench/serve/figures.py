@@ -15,8 +15,8 @@ FIGURES = ("requests_per_s", "cpu_ms_per_request", "p50_ms", "p99_ms")
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """One server under load once. mode: plain or streamed. cpu: seconds of its process, None = the system does not tell.
-    upstream_calls: what the upstream counted meanwhile.
+    """One server under load once. mode: plain or streamed. cpu: seconds of its process, None = the system does not
+    tell. upstream_calls: what the upstream counted meanwhile.
     """
 
     server: str
