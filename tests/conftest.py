@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Generator
 
 import pytest
@@ -12,6 +13,10 @@ pytest_plugins = ["services"]
 
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # started in the background by a shell: programs would inherit it
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Hundreds of processes are started here. Where an environment forbids bytecode, each would compile all of siafu again.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # test id prefix -> why it may be skipped in CI. Everything else that skips there is a failure.
 ALLOWED_SKIPS: dict[str, str] = {}

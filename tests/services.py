@@ -160,15 +160,24 @@ def postgres() -> Iterator[Postgres]:
         yield server
 
 
+@contextmanager
+def new_database(postgres: Postgres, template: str = "template1") -> Iterator[str]:
+    """The name of a new database, a copy of `template`, that ends with the block. Copied file by file: to write it into
+    the log is three times the work.
+    """
+    name = f"t{uuid.uuid4().hex}"
+    with postgres.connect() as connection:
+        connection.execute(f'CREATE DATABASE "{name}" TEMPLATE "{template}" STRATEGY FILE_COPY')
+    yield name
+    with postgres.connect() as connection:
+        connection.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
+
+
 @pytest.fixture
 def postgres_url(postgres: Postgres) -> Iterator[str]:
     """The address of an empty database."""
-    name = f"t{uuid.uuid4().hex}"
-    with postgres.connect() as connection:
-        connection.execute(f'CREATE DATABASE "{name}"')
-    yield postgres.url(name)
-    with postgres.connect() as connection:
-        connection.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
+    with new_database(postgres) as name:
+        yield postgres.url(name)
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

@@ -5,6 +5,7 @@
     SiafuError                       code, retryable, exit_code
     ├── UsageError                   wrong use; exit 2
     │   ├── ConfigError              a setting is missing, unknown or unsafe
+    │   │   └── ConfigErrors         several are
     │   └── InputError               an input file, line or item cannot be used
     ├── BoundaryError                text from outside breaks a rule of the border
     │   ├── TooLarge                 more bytes, items or depth than the stated maximum
@@ -49,6 +50,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar, NamedTuple
 
 
@@ -72,6 +74,15 @@ class UsageError(SiafuError):
 
 class ConfigError(UsageError):
     code = "config"
+
+
+class ConfigErrors(ConfigError):
+    """`all`: what is wrong, one text each; the message holds the first five."""
+
+    def __init__(self, wrong: Sequence[str]) -> None:
+        more = f"; and {len(wrong) - 5} more: siafu config check" if len(wrong) > 5 else ""
+        super().__init__("; ".join(wrong[:5]) + more)
+        self.all = tuple(wrong)
 
 
 class InputError(UsageError):
@@ -161,7 +172,10 @@ class Unreachable(UpstreamFault):
 
 
 class MalformedReply(UpstreamFault):
+    """`web_page`: it was HTML."""
+
     code = "malformed_reply"
+    web_page = False
 
 
 class CallTimeout(ModelError):

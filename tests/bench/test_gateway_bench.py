@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from pathlib import Path
 
 import pytest
 
+from here import command
 from siafu.bench.gateway import drive, peers
 from siafu.bench.gateway.compare import Client, measure, server
 from siafu.errors import MeasurementInvalid
@@ -54,7 +56,7 @@ def test_the_table_leads_with_multiples_of_raw_aiohttp_and_says_who_is_missing(t
     "wrong", [("--concurrency", "0"), ("--concurrency", "4,x"), ("--loop", "trio"), ("--peer", "nobody")]
 )
 def test_wrong_use_is_told(tmp_path: Path, wrong: tuple[str, str]) -> None:
-    ended = bench("gateway", tmp_path, *wrong)
+    ended = command(tmp_path, "bench", "gateway", "--home", str(tmp_path), *wrong, environment=os.environ)
     assert (ended.returncode, wrong[0] in ended.stderr) == (2, True)
 
 

@@ -3,12 +3,14 @@ from __future__ import annotations
 import copy
 import json
 import pickle
+from unittest.mock import patch
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from siafu.border import secrets
 from siafu.border.secrets import _PATTERNS, Secret, checked_key, redact
 from siafu.errors import ConfigError
 
@@ -73,7 +75,8 @@ PIECES += ["\u017f", "\u212a", "access_to", "en=", "abcdefghij0123456789", "x" *
 
 @given(st.lists(st.sampled_from(PIECES), max_size=8).map("".join))
 def test_no_short_cut_passes_what_a_pattern_finds(text: str) -> None:
-    assert (redact(text) != text) == (_PATTERNS.search(text) is not None)
+    with patch.object(secrets, "_known", set()):  # other tests have made some of these words known
+        assert (redact(text) != text) == (_PATTERNS.search(text) is not None)
 
 
 @pytest.mark.parametrize("word", ["PA\u017f\u017fWORD=hunter22", "AP\u0130_KEY=1234567", "api_\u212aey=1234567"])

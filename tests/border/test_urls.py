@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from siafu.border.urls import checked_base_url, is_loopback, origin
+from siafu.border.urls import checked_base_url, in_clear_text, is_loopback, origin
 from siafu.errors import ConfigError
+from siafu.tools.servers import McpServer
 
 
 @pytest.mark.parametrize(
@@ -66,3 +67,63 @@ def test_f58_a_key_in_the_place_of_the_url_is_not_repeated() -> None:
     with pytest.raises(ConfigError) as caught:
         checked_base_url("sk-test-0123456789abcdefghij", "base_url")
     assert "0123456789" not in caught.value.message
+
+
+TRICKY = [
+    # another scheme, or none
+    *("ftp://a.example/v1", "file:///etc/passwd", "gopher://a.example", "javascript:alert(1)", "data:text/plain,x"),
+    *("ws://127.0.0.1/v1", "unix:///run/x.sock", "//a.example/v1", "a.example/v1", "/v1", "https:/a.example/v1", ""),
+    *("https:a.example/v1", "https://", "https:///v1", "http://:80/v1", "https://?x", "https://#x", "about:blank"),
+    # a name or password, however empty, and what only looks like the host
+    *("https://kim:pa55@a.example/v1", "https://kim@a.example/v1", "https://:pa55@a.example/v1"),
+    *("https://@a.example/v1", "https://127.0.0.1@a.example/v1", "http://127.0.0.1:80@a.example/v1"),
+    *("http://[::1]@a.example/v1", "https://a.example:443@b.example/v1", "http://a.example#@127.0.0.1/v1"),
+    *("http://a.example?@127.0.0.1/v1", "https://a.example\\@b.example/v1", "http://127.0.0.1\\@a.example/v1"),
+    # clear text to what is not this machine, or is it only for some readers
+    *("http://a.example/v1", "HTTP://169.254.169.254/latest/meta-data", "http://169.254.169.254./v1"),
+    *("http://0.0.0.0/v1", "http://0/v1", "http://127.1/v1", "http://2130706433/v1", "http://0x7f000001/v1"),
+    *("http://0177.0.0.1/v1", "http://127.0.0.1.a.example/v1", "http://localhost.a.example/v1"),
+    *("http://[::ffff:169.254.169.254]/v1", "http://[::]/v1", "http://[fd00::1]/v1", "http://[fe80::1]/v1"),
+    *("http://10.0.0.1/v1", "http://100.64.0.1/v1", "http://192.168.0.1/v1", "http://１２７.0.0.1/v1"),
+    *("http://ⓛocalhost/v1", "http://xn--80ak6aa92e.com/v1", "http://metadata.google.internal/v1"),
+    "http://127.0.0.1。a.example/v1",
+    # what readers take apart in different ways
+    *("https://a.example%00.b.example/v1", "https://a.example%2f@b.example/v1", "https://a%2eexample/v1"),
+    *("https://%61/v1", "https://a..example/v1", "https://.example/v1", "https://[::1/v1", "https://::1]/v1"),
+    *("https://[fe80::1%25eth0]/v1", "https://a.example:99999/v1", "https://a.example:port/v1"),
+    *("https://a.example:-1/v1", "https://a.exa mple/v1", "https://a.example\n.b.example/v1"),
+    *("https://a.example\t/v1", "https://a.example/\x00v1"),
+]
+
+
+@pytest.mark.parametrize("url", TRICKY)
+def test_sec25_tricky_addresses_are_refused_for_models_and_tools(url: str) -> None:
+    for check in (lambda: checked_base_url(url, "base_url"), lambda: McpServer(name="a", url=url)):
+        with pytest.raises(ConfigError) as caught:
+            check()
+        assert "pa55" not in caught.value.message
+
+
+@pytest.mark.parametrize(
+    "url", ["https://a.example/v1", "http://127.0.0.1:8000/v1", "http://localhost./v1", "https://[2001:db8::1]:8443/v1"]
+)
+def test_sec25_good_addresses_in_the_same_forms_are_taken(url: str) -> None:
+    assert checked_base_url(url, "base_url") == url and McpServer(name="a", url=url).url == url
+
+
+@pytest.mark.parametrize(
+    ("url", "advice"),
+    [
+        ("redis://cache.example:6379/0", "rediss://"),
+        ("redis://:geheim@10.0.0.5", "rediss://"),
+        ("postgresql://u:p@db.example/x", "sslmode=verify-full"),
+        ("postgresql+psycopg://db.example/x?sslmode=prefer", "sslmode=verify-full"),
+        ("postgres://db.example/x?sslmode=require&sslmode=disable", "sslmode=verify-full"),
+        *(("rediss://cache.example", ""), ("redis://127.0.0.1:6379", ""), ("redis://localhost", "")),
+        *(("postgresql://db.example/x?sslmode=verify-full", ""), ("postgresql://db.example/x?sslmode=require", "")),
+        *(("postgresql://127.0.0.1/x", ""), ("postgresql:///x?host=/run/postgresql", ""), ("sqlite:///x.db", "")),
+        *((".siafu/effects.db", ""), ("", ""), ("redis://[::1", "")),
+    ],
+)
+def test_sec28_what_travels_in_clear_text_to_another_machine_is_known(url: str, advice: str) -> None:
+    assert advice in in_clear_text(url) if advice else in_clear_text(url) == ""

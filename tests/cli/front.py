@@ -1,4 +1,4 @@
-"""Runs `siafu` as a process, in an environment without settings of the machine."""
+"""Runs `siafu` in an environment without settings of the machine: in this process, or as one of its own."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+
+from here import command
 
 PLAIN = {name: value for name, value in os.environ.items() if not name.startswith(("SIAFU_", "OPENAI_", "_SIAFU"))}
 PLAIN |= {"COLUMNS": "80", "TERM": "xterm-256color"}
@@ -19,8 +21,8 @@ atexit.register(lambda: print("heavy:", *sorted(set(sys.modules) & set({HEAVY!r}
 
 
 def siafu(folder: Path, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
-    """The ended process of `siafu WORDS` in `folder`."""
-    return python(folder, "-m", "siafu", *words, **env)
+    """`siafu WORDS` in `folder`, in this process."""
+    return command(folder, *words, environment={**PLAIN, **env})
 
 
 def python(folder: Path, *words: str, **env: str) -> subprocess.CompletedProcess[str]:

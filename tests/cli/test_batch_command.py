@@ -1,9 +1,8 @@
-"""`siafu batch` as a process: exit codes, what is printed where."""
+"""`siafu batch`: exit codes, what is printed where."""
 
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,12 +10,13 @@ from typing import Any
 
 import pytest
 
-ENV = {name: value for name, value in os.environ.items() if not name.startswith(("SIAFU_", "OPENAI_"))}
+from sim import running_sim
+
+from . import front
 
 
-def siafu(folder: Path, *words: str, stdin: bytes | None = None) -> subprocess.CompletedProcess[bytes]:
-    command = [sys.executable, "-m", "siafu", "batch", *words]
-    return subprocess.run(command, cwd=folder, input=stdin, capture_output=True, env=ENV, timeout=60, check=False)
+def siafu(folder: Path, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
+    return front.siafu(folder, "batch", *words, **env)
 
 
 def requests(*ids: str, **body: Any) -> bytes:
@@ -28,17 +28,17 @@ def requests(*ids: str, **body: Any) -> bytes:
 def test_a_file_is_run_resumed_and_looked_at(tmp_path: Path) -> None:
     (tmp_path / "in.jsonl").write_bytes(requests("a", "b") + b"no\n")
     ended = siafu(tmp_path, "run", "in.jsonl", "--out", "결과.jsonl", "--limit", "2", "--budget", "1 USD", "--json")
-    assert ended.returncode == 0, ended.stderr.decode()
+    assert ended.returncode == 0, ended.stderr
     summary = json.loads(ended.stdout)
     assert (summary["total"], summary["finished"], summary["left"], summary["calls"]) == (2, 2, 0, 2)
     assert 0 < summary["usd"] <= summary["usd_at_most"] < 0.01
-    assert b"SIMULATED" in ended.stderr
+    assert "SIMULATED" in ended.stderr
 
     ended = siafu(tmp_path, "run", "in.jsonl", "--out", "결과.jsonl")
     assert ended.returncode == 1
-    assert "2 of 3 lines answered in 결과.jsonl\n1 failed, see 결과.errors.jsonl" in ended.stdout.decode()
-    assert b"line 3 is not valid JSON" in ended.stderr
-    assert b"SIMULATED" not in ended.stderr  # nothing was left to ask
+    assert "2 of 3 lines answered in 결과.jsonl\n1 failed, see 결과.errors.jsonl" in ended.stdout
+    assert "line 3 is not valid JSON" in ended.stderr
+    assert "SIMULATED" not in ended.stderr  # nothing was left to ask
 
     ended = siafu(tmp_path, "status", "결과.jsonl", "--json")
     found = json.loads(ended.stdout)
@@ -46,7 +46,10 @@ def test_a_file_is_run_resumed_and_looked_at(tmp_path: Path) -> None:
 
 
 def test_standard_input_is_read(tmp_path: Path) -> None:
-    ended = siafu(tmp_path, "run", "-", "--out", "out.jsonl", "--quiet", stdin=requests("a"))
+    command = [sys.executable, "-m", "siafu", "batch", "run", "-", "--out", "out.jsonl", "--quiet"]
+    ended = subprocess.run(
+        command, cwd=tmp_path, input=requests("a"), capture_output=True, env=front.PLAIN, timeout=60, check=False
+    )
     assert ended.returncode == 0, ended.stderr.decode()
     assert len((tmp_path / "out.jsonl").read_bytes().splitlines()) == 1
 
@@ -54,15 +57,16 @@ def test_standard_input_is_read(tmp_path: Path) -> None:
 def test_a_budget_ends_the_run_and_more_of_it_goes_on(tmp_path: Path) -> None:
     (tmp_path / "in.jsonl").write_bytes(requests(*map(str, range(8)), max_tokens=100))
     run = ("run", "in.jsonl", "--out", "out.jsonl", "--concurrency", "1", "--json", "--budget")
-    ended = siafu(tmp_path, *run, "0.0003 USD")
-    assert ended.returncode == 3, ended.stderr.decode()
-    summary = json.loads(ended.stdout)
+    with running_sim() as sim:
+        first = siafu(tmp_path, *run, "0.0003 USD", SIAFU_BASE_URL=sim.url)
+        second = siafu(tmp_path, *run, "1 USD", SIAFU_BASE_URL=sim.url)
+    assert first.returncode == 3, first.stderr
+    summary = json.loads(first.stdout)
     assert 0 < summary["finished"] < 8
     assert summary["left"] == 8 - summary["finished"]
     assert summary["stopped"] == "budget_reached"
-    assert b"to go on: " in ended.stderr
-    ended = siafu(tmp_path, *run, "1 USD")
-    assert (ended.returncode, json.loads(ended.stdout)["calls"]) == (0, 8)
+    assert "to go on: " in first.stderr
+    assert (second.returncode, json.loads(second.stdout)["calls"]) == (0, 8)
 
 
 @pytest.mark.parametrize(
@@ -85,18 +89,30 @@ def test_wrong_use_is_told_and_exits_with_2(tmp_path: Path, words: tuple[str, ..
     (tmp_path / "notes.txt").write_bytes(b"my notes\n")
     ended = siafu(tmp_path, *words)
     assert ended.returncode == 2
-    assert told in ended.stderr.decode()
-    assert ended.stdout == b""
+    assert told in ended.stderr
+    assert ended.stdout == ""
     assert (tmp_path / "notes.txt").read_bytes() == b"my notes\n"
+
+
+def test_a_run_without_any_answer_says_what_is_wrong(tmp_path: Path) -> None:
+    (tmp_path / "in.jsonl").write_bytes(requests("a", "b"))
+    run = ("run", "in.jsonl", "--out", "out.jsonl", "--base-url")
+    with running_sim(require_key=True) as sim:
+        ended = siafu(tmp_path, *run, sim.url)
+        assert ended.returncode == 2
+        assert "this endpoint wants a key: set SIAFU_API_KEY" in ended.stderr
+        ended = siafu(tmp_path, *run, sim.origin, SIAFU_API_KEY="sk-any-0123456789abcdef")
+        assert ended.returncode == 1
+        assert f"the API is at {sim.url}: set the base URL to that" in ended.stderr
 
 
 def test_check_tells_what_is_in_a_file(tmp_path: Path) -> None:
     (tmp_path / "in.jsonl").write_bytes(requests("a", "b") + b"\x1b[31mno\n")
     ended = siafu(tmp_path, "check", "in.jsonl")
     assert ended.returncode == 1
-    assert "2 of 3 lines can be run" in ended.stdout.decode()
-    assert "line 3" in ended.stdout.decode()
-    assert b"\x1b" not in ended.stdout
+    assert "2 of 3 lines can be run" in ended.stdout
+    assert "line 3" in ended.stdout
+    assert "\x1b" not in ended.stdout
     assert json.loads(siafu(tmp_path, "check", "in.jsonl", "--json").stdout)["usable"] == 2
     assert [path.name for path in tmp_path.iterdir()] == ["in.jsonl"]
 
@@ -105,7 +121,7 @@ def test_f47_check_tells_of_an_id_that_stands_again(tmp_path: Path) -> None:
     (tmp_path / "in.jsonl").write_bytes(requests("a", "a", "b", "a"))
     ended = siafu(tmp_path, "check", "in.jsonl")
     assert ended.returncode == 1
-    told = ended.stdout.decode()
+    told = ended.stdout
     assert "2 of 4 lines can be run" in told
     assert "line 2 has the id of line 1" in told
     assert "line 4 has the id of line 1" in told

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import shlex
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from siafu.cli.showing import print_table
+from sim import running_sim
 
 from .front import PLAIN, siafu
 
@@ -25,6 +27,14 @@ input = "6"
 output = "25"
 date = 2026-01-01
 """
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _endpoint() -> Iterator[None]:
+    """One that answers at once."""
+    with running_sim() as sim, pytest.MonkeyPatch.context() as patch:
+        patch.setitem(PLAIN, "SIAFU_BASE_URL", sim.url)
+        yield
 
 
 def desk(folder: Path, count: int = 6, *, settings: str = "", **body: Any) -> Path:

@@ -14,7 +14,8 @@ from siafu.apps.support.signed import AUDIENCE
 from siafu.border.identity import mint
 from siafu.border.secrets import Secret
 from siafu.config.client_keys import IDENTITY_KEY
-from siafu.config.servers import example_shop, servers, support_desk
+from siafu.config.mcp_servers import servers
+from siafu.config.servers import example_shop, support_desk
 from siafu.config.settings import Settings, load
 from siafu.errors import ConfigError
 from siafu.observe.calls import CallContext

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gateway.fake_upstream import OK, Answer, Arrival, error, http, upstream
-from siafu.config import upstream_keys
+from siafu.config import reload
 from siafu.config.assembly import House, Plan, opened
 from siafu.config.settings import Settings, load
 from siafu.config.upstream_keys import FILE, Added, changing, named_keys
@@ -116,7 +116,7 @@ def keys_seen(arrivals: list[Arrival]) -> list[str]:
 
 @pytest.fixture(autouse=True)
 def _often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(upstream_keys, "EVERY", 0.02)
+    monkeypatch.setattr(reload, "EVERY", 0.02)
 
 
 async def test_what_runs_follows_keys_that_are_disabled_added_and_written_anew(tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ async def test_f01_no_request_within_the_window(bench: Any, headers: dict[str, s
         assert [line.outcome for line in b.ledger.ended] == ["refused", "ok"]
         assert [e.code for e in b.events if isinstance(e, AttemptEnded)] == ["rate_limited", ""]
         (waited,) = [e for e in b.events if isinstance(e, Waited)]
-        assert waited.seconds >= 0.3 and waited.reason == "rate_limited"
+        assert waited.seconds > 0.0 and waited.reason == "rate_limited"  # what was left of the window when it was told
 
 
 async def test_f01_above_the_ceiling_the_wait_is_told_at_once(bench: Any) -> None:

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import sys
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from siafu.errors import Unreachable, UpstreamFault
+from bad_network import bad_network
+from siafu.errors import CallTimeout, Unreachable, UpstreamFault
 from siafu.gateway import transport as transport_module
+from siafu.gateway.upstream import Timeouts
 from siafu.observe.calls import CallContext
 
 from .conftest import ASK, transport
-from .fake_upstream import OK, Answer, Arrival, close_after, http, reset_after, upstream
+from .fake_upstream import OK, Answer, Arrival, close_after, error, http, piece, reset_after, sse, upstream
 
 NOBODY = CallContext()
 
@@ -88,3 +92,76 @@ async def test_a_request_lost_on_a_kept_connection_is_not_told_as_never_sent() -
         assert len(gw.arrivals) == 2 and type(caught.value) is UpstreamFault
         with pytest.raises(Unreachable):
             await t.open(ASK, NOBODY)
+
+
+def says(text: str) -> bytes:
+    choice = {"message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
+    return http({**OK, "choices": [choice]})
+
+
+NOBODY_ASKED = [
+    says("for somebody else"),
+    error(408),
+    sse(piece("for somebody else", finish="stop"), "[DONE]"),
+    b"HTTP/1.1 102 Processing\r\n\r\n",
+    b"junk",
+    says("for somebody else")[:40],
+]
+
+
+@pytest.mark.parametrize("more", NOBODY_ASKED)
+async def test_what_nobody_asked_for_is_not_the_next_answer(more: bytes) -> None:
+    """A proxy that says something on an idle connection, such as 408, or the answer to somebody else."""
+    sent, go = asyncio.Event(), asyncio.Event()
+
+    async def send(writer: asyncio.StreamWriter, arrival: Arrival) -> None:
+        writer.write(says("first"))
+        await writer.drain()
+        await go.wait()
+        writer.write(more)
+        await writer.drain()
+        sent.set()
+
+    async with upstream([send, says("second"), says("third")]) as gw, transport(gw.base_url) as t:
+        assert (await (await t.open(ASK, NOBODY)).message()).text == "first"
+        go.set()
+        await sent.wait()
+        for _ in range(20):  # it is there: each turn of the loop reads what has come
+            await asyncio.sleep(0)
+        for text in ("second", "third"):
+            assert (await (await t.open(ASK, NOBODY)).message()).text == text
+        assert len(gw.arrivals) == 3
+
+
+async def test_a_kept_connection_that_leads_nowhere_any_more_is_given_up_in_time() -> None:
+    """Half open: the other side forgot it, and says nothing when a request comes on it."""
+    async with upstream() as gw, bad_network(gw.port) as way:
+        timeouts = Timeouts(first_byte=0.2)
+        async with transport(way.base_url, timeouts=timeouts) as t:
+            await t.open(ASK, NOBODY)
+            way.forget()
+            with pytest.raises(CallTimeout) as caught:
+                await t.open(ASK, NOBODY)
+            assert (caught.value.phase, way.came, len(gw.arrivals)) == ("first_byte", 1, 1)
+            assert (await (await t.open(ASK, NOBODY)).message()).text == "ok"  # on another one
+            assert (way.came, len(gw.arrivals)) == (2, 2)
+
+
+async def test_the_system_is_told_to_notice_a_peer_that_vanishes(monkeypatch: pytest.MonkeyPatch) -> None:
+    watched: list[Any] = []
+    watch = transport_module._watch_peer
+
+    def seen(sock: Any) -> None:
+        watched.append(sock)
+        watch(sock)
+
+    monkeypatch.setattr(transport_module, "_watch_peer", seen)
+    async with upstream() as gw, transport(gw.base_url) as t:
+        for _ in range(2):
+            await t.open(ASK, NOBODY)
+        (sock,) = watched
+        assert sock.getpeername() == ("127.0.0.1", gw.port)
+        assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+        if sys.platform == "linux":
+            options = [(getattr(socket, name), value) for name, value in transport_module._PEER]
+            assert [(option, sock.getsockopt(socket.IPPROTO_TCP, option)) for option, _ in options] == options

@@ -92,10 +92,41 @@ def test_any_bytes_give_the_same_events_however_they_are_cut(data: bytes, cuts: 
 
 
 def test_an_endless_line_is_refused_in_time() -> None:
-    decoder = SseDecoder(max_bytes=10_000)
-    with pytest.raises(MalformedReply, match="larger"):
-        for _ in range(1000):
-            decoder.feed(b"x" * 100)
+    for endless in (b"x" * 100, b"data: " + b"x" * 94, b"data: " + b"x" * 94 + b"\n"):
+        decoder = SseDecoder(max_bytes=10_000)
+        for _ in range(100):
+            assert decoder.feed(endless) == []
+        with pytest.raises(MalformedReply, match="larger"):
+            decoder.feed(b"data: y")
+
+
+def test_sec32_an_answer_has_a_limit_and_its_events_have_a_greater_one() -> None:
+    text = json.dumps(piece("가나"), ensure_ascii=False).encode()
+    assembler = Assembler(max_chars=10)
+    for _ in range(5):
+        assembler.feed((b"", text))
+    with pytest.raises(MalformedReply, match="longer than 10 characters"):
+        assembler.feed((b"", text))
+    decoder, event = SseDecoder(max_bytes=100), b"data: " + b"x" * 42 + b"\n\n"
+    for _ in range(32):
+        assert len(decoder.feed(event)) == 1
+    with pytest.raises(MalformedReply, match="larger than 1,600 bytes"):
+        decoder.feed(b":")
+
+
+@pytest.mark.parametrize(
+    "delta",
+    [
+        {"tool_calls": [{"index": 0, "id": "a", "function": {"name": "f", "arguments": "12345678"}}]},
+        {"reasoning_details": ["1234"]},
+        {"reasoning_content": "12345678"},
+    ],
+)
+def test_sec32_the_limit_counts_whatever_grows(delta: dict[str, Any]) -> None:
+    assembler = Assembler(max_chars=20)
+    with pytest.raises(MalformedReply, match="longer"):
+        for _ in range(5):
+            assembler.feed((b"", json.dumps(piece(**delta)).encode()))
 
 
 def test_f17_chunks_with_empty_choices() -> None:
@@ -125,6 +156,10 @@ def test_f18_an_error_event_ends_the_stream_as_a_failure() -> None:
         assembled(piece("Par"), {"error": {"message": "engine died", "code": 500}}, "[DONE]")
     with pytest.raises(RateLimited):
         assembled({"error": {"message": "slow", "code": 429}})
+    with pytest.raises(RateLimited):
+        assembled(piece("Par"), {"code": 429, "message": "slow"})
+    with pytest.raises(AccessRefused):
+        assembled({"choices": [{"index": 0, "delta": {}, "error": {"code": 401}, "finish_reason": "error"}]})
     assembler = Assembler()
     with pytest.raises(AccessRefused):
         assembler.feed((b"error", b'{"message":"no","code":401}'))
@@ -162,6 +197,15 @@ def test_tool_calls_in_pieces_are_put_together_by_index() -> None:
     ]
     assert answer.message["tool_calls"][0]["type"] == "function"
     assert answer.content is None
+
+
+@pytest.mark.parametrize("arguments", ["", "  ", None, {}, "{}", '{"a":'])
+def test_f11_arguments_are_the_same_streamed_and_plain(arguments: Any) -> None:
+    call = {"id": "a", "type": "function", "function": {"name": "ping", "arguments": arguments}}
+    message = {"role": "assistant", "content": None, "tool_calls": [call]}
+    body = {"choices": [{"message": message, "finish_reason": "tool_calls"}]}
+    plain = parse_answer(json.dumps(body).encode()).tool_calls
+    assert assembled(calls({"index": 0, **call}), piece(finish="tool_calls"))[1].tool_calls == plain
 
 
 def test_f12_calls_with_repeated_ids_or_indices_stay_apart() -> None:

@@ -19,6 +19,7 @@ DOORS: dict[str, tuple[str, ...]] = {
     "jsonschema": ("tools/schema.py",),
     "jwt": ("border/identity.py", "bench/demo/glue.py"),
     "pydantic": ("config/", "apps/support/shop/"),
+    "pydantic_core": ("config/schema.py",),
     "typer": ("cli/",),
     "rich": ("cli/",),
     "uvicorn": ("border/web.py", "apps/support/shop/over_http.py", "service/server.py", "bench/serve/bare.py"),
@@ -29,7 +30,6 @@ DOORS: dict[str, tuple[str, ...]] = {
     "litellm": ("bench/gateway/clients/litellm_router.py",),
     "langchain_openai": ("bench/gateway/clients/langchain_chat.py",),
     "pydantic_ai": ("bench/gateway/clients/pydantic_ai_agent.py",),
-    "agents": ("bench/gateway/clients/openai_agents_sdk.py",),
     "msgspec": ("",),
     "xllamacpp": ("bench/demo/local.py",),
 }

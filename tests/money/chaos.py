@@ -30,10 +30,10 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+from nursery import Nursery
 from paysim import running_payments
 from services import Postgres, running_postgres
 
-from .nursery import Nursery
 from .storm import WINDOWS, Storm, settle, violations
 
 A_ROUND = 50  # kills
@@ -70,7 +70,7 @@ class Variant:
         with (
             _new_database(folder, postgres, keep=lambda: bool(self.wrong)) as database,
             running_payments(folder / "paid.jsonl", mode=self.mode, slow=SLOW) as sim,
-            Nursery(folder / "processes") as nursery,
+            Nursery(folder / "processes", "money.child") as nursery,
         ):
             storm = Storm(nursery, database, sim, seed=time.time_ns())
             storm.run(min(kills, A_ROUND), round(stops * share), deadline - began, lambda: tell(storm))

@@ -12,13 +12,13 @@ from typing import Any
 
 import psycopg
 
+from nursery import Child, Nursery
 from paysim import Payments
 from siafu.apps.support.shop.money.payments import HttpPayments, Paid
 from siafu.apps.support.shop.money.reconcile import reconcile
 from siafu.store.database import Database
 
 from .kit import LEASE, intents, let_time_pass, open_db, shop, states
-from .nursery import Child, Nursery
 
 WINDOWS = ("refund_claimed", "refund_dispatching", "refund_called", "refund_finalised")
 OPEN = ("reserved", "dispatching", "unknown")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from paysim import running_payments
+from services import Postgres, new_database
 from siafu.apps.support.shop import schema as shop_schema
 from siafu.apps.support.shop.money.payments import Call, HttpPayments
 from siafu.apps.support.shop.money.policy import RefundPolicy
@@ -152,6 +154,13 @@ async def test_who_a_provider_is() -> None:
         await client.aclose()
     with pytest.raises(ConfigError, match="200 characters"):
         HttpPayments("http://localhost:9", name="x" * 201)
+
+
+@pytest.fixture
+def postgres_url(postgres: Postgres) -> Iterator[str]:
+    """Without tables."""
+    with new_database(postgres) as name:
+        yield postgres.url(name)
 
 
 async def test_a_database_of_before(sql_url: str) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from here import command
 from paysim import Payments, running_payments
 from processes import alive, wait_until
 from sim import SRC
@@ -26,14 +27,7 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": str(SRC)}
 
 
 def siafu(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "siafu", *words],
-        env=ENVIRONMENT,
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=False,
-    )
+    return command(Path(), *words, environment=ENVIRONMENT)
 
 
 def wrongs(answers: list[tuple[str, Any]], effects: list[Json], reported: list[Json]) -> list[str]:
@@ -143,8 +137,8 @@ async def test_a_full_disk_pays_nothing_and_breaks_nothing(tmp_path: Path) -> No
 
 def test_ready_file_plain_line_and_what_is_shown(tmp_path: Path) -> None:
     ready, ledger = tmp_path / "준비.json", tmp_path / "장부.jsonl"
-    command = [sys.executable, "-m", "siafu", "payments", "serve", "--ledger", str(ledger), "--ready-file", str(ready)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, env=ENVIRONMENT, text=True) as process:
+    words = [sys.executable, "-m", "siafu", "payments", "serve", "--ledger", str(ledger), "--ready-file", str(ready)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, env=ENVIRONMENT, text=True) as process:
         assert process.stdout
         try:
             line = process.stdout.readline()

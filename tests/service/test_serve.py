@@ -126,6 +126,26 @@ def test_the_budget_a_day_of_the_home_holds_here_too(tmp_path: Path) -> None:
         assert process.ask()[0] == 200
 
 
+def test_prices_change_while_it_serves_and_a_broken_file_changes_nothing(tmp_path: Path) -> None:
+    file = tmp_path / "siafu.toml"
+    price = '[prices."gpt-4.1-mini"]\ninput = {0}\noutput = {0}\ndate = 2026-01-01\n'
+    file.write_text(price.format(1))
+    with running_sim() as sim, in_front_of(sim, tmp_path) as process:
+
+        def cost() -> float:
+            return float(process.ask()[1]["x-siafu-cost-usd"])
+
+        before = cost()
+        file.write_text(price.format(1000))
+        assert wait_until(lambda: cost() > 100 * before)
+        file.write_text("broken = [")
+        process.process.send_signal(signal.SIGHUP)
+        assert cost() > 100 * before
+        _, err = process.stop()
+    assert "siafu.toml has changed: from now on prices.gpt-4.1-mini" in err
+    assert "the settings stay as they were: " in err
+
+
 def test_without_an_endpoint_the_simulated_one_is_labelled(tmp_path: Path) -> None:
     process = Process(tmp_path)
     assert process.ready["simulated"] is True

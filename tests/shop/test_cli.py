@@ -3,7 +3,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import time
 from contextlib import closing
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from here import command
 from paysim import running_payments
 from siafu.apps.support.shop import stock, tickets
 from siafu.apps.support.shop.database import ShopDatabase
@@ -29,8 +29,7 @@ KEY = "k3y" * 20
 
 def siafu(folder: Path, *arguments: str, key: str = "") -> subprocess.CompletedProcess[str]:
     env = {**os.environ, "SIAFU_HOME": str(folder / "home"), "SIAFU_IDENTITY_KEY": key}
-    command = [sys.executable, "-m", "siafu", "shop", *arguments]
-    return subprocess.run(command, env=env, cwd=folder, capture_output=True, text=True, timeout=60)
+    return command(folder, "shop", *arguments, environment=env)
 
 
 def test_orders_are_listed_for_people_and_programs(tmp_path: Path) -> None:
@@ -86,7 +85,7 @@ def test_wrong_use_is_explained(tmp_path: Path, arguments: tuple[str, ...], key:
 
 
 @pytest.mark.parametrize(
-    "command",
+    "words",
     [
         "",
         "serve",
@@ -105,8 +104,8 @@ def test_wrong_use_is_explained(tmp_path: Path, arguments: tuple[str, ...], key:
         "reconcile",
     ],
 )
-def test_help_has_examples_and_fits_a_terminal(tmp_path: Path, command: str) -> None:
-    shown = siafu(tmp_path, *command.split(), "--help").stdout
+def test_help_has_examples_and_fits_a_terminal(tmp_path: Path, words: str) -> None:
+    shown = siafu(tmp_path, *words.split(), "--help").stdout
     assert "Examples:" in shown and "siafu shop" in shown
     assert max(map(len, shown.splitlines())) <= 80
     assert not (tmp_path / "home").exists()

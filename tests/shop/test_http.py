@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 import pytest
 from mcp import Client
 
+from here import command
 from siafu.apps.support.shop.server import AUDIENCE, META_KEY
 from siafu.border.identity import mint
 from siafu.border.secrets import Secret
@@ -28,9 +29,13 @@ KEY = "s3cret" * 8
 ENV = {name: value for name, value in os.environ.items() if name != "SIAFU_IDENTITY_KEY"}
 
 
-def siafu(*arguments: str, key: str | None = None, **more: Any) -> subprocess.Popen[bytes]:
-    env = {**ENV, "SIAFU_IDENTITY_KEY": key} if key else ENV
-    return subprocess.Popen([sys.executable, "-m", "siafu", *arguments], env=env, stderr=subprocess.PIPE, **more)
+def environment(key: str | None) -> dict[str, str]:
+    return {**ENV, "SIAFU_IDENTITY_KEY": key} if key else ENV
+
+
+def siafu(*arguments: str, key: str | None = None) -> subprocess.Popen[bytes]:
+    words = [sys.executable, "-m", "siafu", *arguments]
+    return subprocess.Popen(words, env=environment(key), stderr=subprocess.PIPE)
 
 
 def wait_for(path: Path, process: subprocess.Popen[bytes]) -> str:
@@ -191,9 +196,9 @@ def test_without_a_key_a_token_is_refused_rather_than_passed_over(tmp_path: Path
         body = json.loads(ask())
         body["params"]["_meta"] = {META_KEY: token("lee")}
         assert code(post(url, json.dumps(body).encode())) == "identity_invalid"
-    calls = siafu("shop", "calls", "--json", "--database", str(tmp_path / "shop.db"), stdout=subprocess.PIPE)
-    out, _ = calls.communicate(timeout=30)
-    seen = [(call["customer"], call["outcome"]) for call in json.loads(out)]
+    database = str(tmp_path / "shop.db")
+    calls = command(tmp_path, "shop", "calls", "--json", "--database", database, environment=ENV)
+    seen = [(call["customer"], call["outcome"]) for call in json.loads(calls.stdout)]
     assert seen == [("kim", "ok"), (None, "identity_invalid")]
 
 
@@ -209,10 +214,9 @@ def test_without_a_key_a_token_is_refused_rather_than_passed_over(tmp_path: Path
     ],
 )
 def test_unsafe_starts_are_refused(tmp_path: Path, options: tuple[str, ...], key: str | None, words: str) -> None:
-    command = ("shop", "serve", "--transport", "http", "--port", "0", "--database", str(tmp_path / "shop.db"))
-    process = siafu(*command, *options, key=key)
-    _, err = process.communicate(timeout=30)
-    assert process.returncode == 2 and words in err.decode() and b"Traceback" not in err
+    serve = ("shop", "serve", "--transport", "http", "--port", "0", "--database", str(tmp_path / "shop.db"))
+    done = command(tmp_path, *serve, *options, environment=environment(key))
+    assert done.returncode == 2 and words in done.stderr and "Traceback" not in done.stderr
 
 
 def test_beyond_loopback_only_named_hosts_get_in(tmp_path: Path) -> None:

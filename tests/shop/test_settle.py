@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from here import command
 from money.kit import ask, books, let_time_pass, order, shop, states
 from money.test_approvals import large
 from paysim import Payments, running_payments
@@ -35,26 +37,30 @@ class Counter:
         self.shop = ShopDatabase(url)
         self.running: list[subprocess.Popen[str]] = []
 
-    def start(self, *words: str, **env: str) -> subprocess.Popen[str]:
-        return self.command("shop", "settle", *words, **env)
-
-    def command(self, *words: str, **env: str) -> subprocess.Popen[str]:
-        known = {"SIAFU_SHOP_DATABASE_URL": self.url, "SIAFU_PAYMENTS_URL": self.payments.url}
+    def start(self, *words: str) -> subprocess.Popen[str]:
         child = subprocess.Popen(
-            [sys.executable, "-m", "siafu", *words],
-            env=environment(SIAFU_HOME=str(self.folder / "home"), **(known | env)),
-            cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            [sys.executable, "-m", "siafu", "shop", "settle", *words],
+            env=self._environment(), cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
         self.running.append(child)
         return child
 
-    def settle(self, *words: str, code: int = 0, **env: str) -> Any:
-        child = self.start("--json", *words, **env)
-        out, said = child.communicate(timeout=SECONDS)
-        assert child.returncode == code, said
-        return json.loads(out)
+    def command(self, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
+        return command(self.folder, *words, environment=self._environment(**env))
 
-    async def ask(self, *asks: Any, policy: RefundPolicy = NO_RULES) -> None:
+    def settle(self, *words: str, code: int = 0, **env: str) -> Any:
+        done = self.command("shop", "settle", "--json", *words, **env)
+        assert done.returncode == code, done.stderr
+        return json.loads(done.stdout)
+
+    def _environment(self, **env: str) -> dict[str, str]:
+        known = {"SIAFU_SHOP_DATABASE_URL": self.url, "SIAFU_PAYMENTS_URL": self.payments.url}
+        return environment(SIAFU_HOME=str(self.folder / "home"), **(known | env))
+
+    def ask(self, *asks: Any, policy: RefundPolicy = NO_RULES) -> None:
+        asyncio.run(self._ask(asks, policy))
+
+    async def _ask(self, asks: Sequence[Any], policy: RefundPolicy) -> None:
         provider = HttpPayments(self.payments.url)
         refunds = shop(self.shop, provider, policy, owner="before", lease=15.0)
         for each in asks:
@@ -75,11 +81,11 @@ def counter(tmp_path: Path, sql_url: str) -> Iterator[Counter]:
         opened.shop.close()
 
 
-async def test_an_approved_refund_is_carried_out_without_a_shop(counter: Counter) -> None:
-    await counter.ask(large("1"), large("2", order=order("1002", 200_000)), policy=RefundPolicy(by_status=False))
+def test_an_approved_refund_is_carried_out_without_a_shop(counter: Counter) -> None:
+    counter.ask(large("1"), large("2", order=order("1002", 200_000)), policy=RefundPolicy(by_status=False))
     desk = ShopApprovals(counter.shop)
-    first, second = await desk.approvals("pending")
-    await desk.decide(first.id, approve=True, by="park")
+    first, second = asyncio.run(desk.approvals("pending"))
+    asyncio.run(desk.decide(first.id, approve=True, by="park"))
     told = counter.settle()
     assert [(one["order_id"], one["state"]) for one in told["done"]] == [("1001", "succeeded")]
     (waits,) = told["waiting"]
@@ -93,10 +99,10 @@ async def test_an_approved_refund_is_carried_out_without_a_shop(counter: Counter
     assert (again["done"], len(again["waiting"])) == ([], 1)
 
 
-async def test_two_at_once_beside_each_other_pay_once(counter: Counter) -> None:
+def test_two_at_once_beside_each_other_pay_once(counter: Counter) -> None:
     """Each refund is carried out by one of them; together they did all."""
     counter.payments.set_faults({"kind": "error_before", "times": 12})
-    await counter.ask(*(ask(f"n{n}", 100 + n, order=order(str(3000 + n))) for n in range(12)))
+    counter.ask(*(ask(f"n{n}", 100 + n, order=order(str(3000 + n))) for n in range(12)))
     assert states(counter.shop) == {"unknown": 12}
     let_time_pass(counter.shop)
     children = [counter.start("--json", "--for", "20s") for _ in range(2)]
@@ -109,10 +115,10 @@ async def test_two_at_once_beside_each_other_pay_once(counter: Counter) -> None:
     assert (states(counter.shop), stats["effects"], stats["duplicates"]) == ({"succeeded": 12}, 12, 0)
 
 
-async def test_it_waits_only_as_long_as_it_was_told(counter: Counter) -> None:
+def test_it_waits_only_as_long_as_it_was_told(counter: Counter) -> None:
     """A refund whose pause is not over is left alone, and told until when; with time, it is waited for."""
     counter.payments.set_faults({"kind": "error_before"})
-    await counter.ask(ask("1", 3_000))
+    counter.ask(ask("1", 3_000))
     later = "UPDATE refund_intent SET next_attempt_at = {now} + :seconds"
     counter.shop.transact(lambda tx: tx.change(later, seconds=3000.0))
     (waits,) = counter.settle()["waiting"]
@@ -122,9 +128,9 @@ async def test_it_waits_only_as_long_as_it_was_told(counter: Counter) -> None:
     assert ([one["state"] for one in told["done"]], told["waiting"]) == (["succeeded"], [])
 
 
-async def test_it_says_what_holds_a_refund_up(counter: Counter, tmp_path: Path) -> None:
+def test_it_says_what_holds_a_refund_up(counter: Counter, tmp_path: Path) -> None:
     counter.payments.set_faults({"kind": "error_before", "times": 2})
-    await counter.ask(ask("1", 3_000), ask("2", 2_000))
+    counter.ask(ask("1", 3_000), ask("2", 2_000))
     let_time_pass(counter.shop)
     counter.shop.transact(lambda tx: brakes.switch(tx, "off", "process_refund", "*", by="park", reason="test"))
     waits = counter.settle()["waiting"]
@@ -140,17 +146,17 @@ async def test_it_says_what_holds_a_refund_up(counter: Counter, tmp_path: Path) 
     assert books(counter.shop) == (5_000, 0)
 
 
-async def test_a_provider_that_is_away_is_told_with_what_waits(counter: Counter) -> None:
+def test_a_provider_that_is_away_is_told_with_what_waits(counter: Counter) -> None:
     counter.payments.set_faults({"kind": "error_before"})
-    await counter.ask(ask("1", 3_000))
+    counter.ask(ask("1", 3_000))
     told = counter.settle("--payments", "http://127.0.0.1:9", code=1)
     assert told["done"] == [] and told["waiting"][0]["waits_for"].startswith("its provider")
 
 
-async def test_ctrl_c_ends_it_in_good_order(counter: Counter) -> None:
+def test_ctrl_c_ends_it_in_good_order(counter: Counter) -> None:
     """The call that is under way is waited for, so its end is known."""
     counter.payments.set_faults({"kind": "error_before"})
-    await counter.ask(ask("1", 3_000))
+    counter.ask(ask("1", 3_000))
     let_time_pass(counter.shop)
     counter.payments.set_faults({"kind": "slow", "wait": 2.0})
     child = counter.start("--for", "5m")
@@ -161,15 +167,12 @@ async def test_ctrl_c_ends_it_in_good_order(counter: Counter) -> None:
     assert "same command" in said and "Traceback" not in said
 
 
-async def test_people_read_it_on_a_terminal(counter: Counter) -> None:
-    await counter.ask(large("1"), policy=RefundPolicy(by_status=False))
+def test_people_read_it_on_a_terminal(counter: Counter) -> None:
+    counter.ask(large("1"), policy=RefundPolicy(by_status=False))
     desk = ShopApprovals(counter.shop)
-    child = counter.start()
-    out, said = child.communicate(timeout=SECONDS)
-    assert "no refund was due" in said and "approvals list" in out
-    (waits,) = await desk.approvals("pending")
-    approving = counter.command("approvals", "approve", waits.id, "--as", "park")
-    assert "siafu shop settle" in approving.communicate(timeout=SECONDS)[1]
-    child = counter.start()
-    out, said = child.communicate(timeout=SECONDS)
-    assert "150,000" in said and "succeeded" in said and "succeeded" in out
+    done = counter.command("shop", "settle")
+    assert "no refund was due" in done.stderr and "approvals list" in done.stdout
+    (waits,) = asyncio.run(desk.approvals("pending"))
+    assert "siafu shop settle" in counter.command("approvals", "approve", waits.id, "--as", "park").stderr
+    done = counter.command("shop", "settle")
+    assert "150,000" in done.stderr and "succeeded" in done.stderr and "succeeded" in done.stdout

@@ -16,6 +16,7 @@ from typing import Any
 import aiohttp
 import pytest
 
+from here import command
 from sim import SRC, Sim, running_sim
 
 from .chat import Json, body, dechunk, post, raw, say, tool, until
@@ -316,9 +317,9 @@ def test_control_refuses_what_it_does_not_know(sim: Sim) -> None:
 
 def test_ready_file_and_plain_line(tmp_path: Path) -> None:
     ready = tmp_path / "준비.json"
-    command = [sys.executable, "-m", "siafu", "sim", "--ready-file", str(ready)]
+    words = [sys.executable, "-m", "siafu", "sim", "--ready-file", str(ready)]
     environment = {**os.environ, "PYTHONPATH": str(SRC)}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, text=True) as process:
+    with subprocess.Popen(words, stdout=subprocess.PIPE, env=environment, text=True) as process:
         assert process.stdout
         try:
             line = process.stdout.readline()
@@ -330,7 +331,6 @@ def test_ready_file_and_plain_line(tmp_path: Path) -> None:
 
 
 def test_wrong_use_says_what_to_do() -> None:
-    environment = {**os.environ, "PYTHONPATH": str(SRC)}
     for flags, word in (
         (["--faults", "oops"], "429:5%"),
         (["--latency", "slow"], "fixed:200ms"),
@@ -338,9 +338,7 @@ def test_wrong_use_says_what_to_do() -> None:
         (["--faults", "none.json"], "cannot read"),
         (["--host", "198.51.100.1"], "cannot listen"),
     ):
-        done = subprocess.run(
-            [sys.executable, "-m", "siafu", "sim", *flags], env=environment, capture_output=True, text=True, timeout=30
-        )
+        done = command(Path(), "sim", *flags, environment=os.environ)
         assert done.returncode == 2 and word in done.stderr and "Traceback" not in done.stderr
 
 

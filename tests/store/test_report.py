@@ -53,7 +53,7 @@ def test_totals(path: Path) -> None:
         by_fate, by_model, by_role = fates(ledger), sums(ledger, "model"), sums(ledger, "role")
     assert total == Sums(
         calls=10, answers=6, wasted=3, input_tokens=150, cached_tokens=30, output_tokens=12, usd_pico=24, unknown=2,
-        unknown_pico=570, unpriced=1, wasted_pico=4, wasted_unknown_pico=500,
+        unknown_pico=570, unpriced=1, hits=1, wasted_pico=4, wasted_unknown_pico=500,
     )  # fmt: skip
     assert by_fate == {"answer": 6, "repeated": 1, "refused": 1, "failed": 1, "open": 1}
     assert {name: found.calls for name, found in by_model.items()} == {"big": 1, "m": 8, "m-2026": 1}

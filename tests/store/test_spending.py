@@ -14,6 +14,7 @@ import pytest
 
 from siafu.errors import StoreError
 from siafu.store import schema
+from siafu.store.records import DOUBTFUL
 from siafu.store.report import Report
 from siafu.store.spending import DIMENSIONS, Spending, Sums, journals
 from siafu.store.sqlite import SqliteStore
@@ -22,7 +23,10 @@ from .rows import opened, settled
 
 DAY = 86_400.0
 LEDGER: list[tuple[str, dict[str, Any], dict[str, Any] | None]] = [
-    ("a1", {"role": "classify"}, {"usd_pico": 10, "input_tokens": 100, "cached_tokens": 30, "cache_write_tokens": 5}),
+    ("a1", {"role": "classify"}, {
+        "usd_pico": 10, "input_tokens": 100, "cached_tokens": 30, "cache_write_tokens": 5, "saved_pico": -12,
+        "code": DOUBTFUL,
+    }),
     ("a2", {"step": "#1"}, {"outcome": "refused", "code": "rate_limited", "usd_pico": 0}),
     ("a3", {"step": "#1"}, {"outcome": "abandoned", "code": "call_timeout", "usage_known": False, "usd_pico": 500}),
     ("a4", {"step": "#1"}, {"usd_pico": 3, "output_tokens": 9, "reasoning_tokens": 4}),
@@ -55,14 +59,15 @@ async def test_parts_add_up_by_hand(tmp_path: Path) -> None:
         by_day = {part.key for part in ledger.parts(("day", "role"))}
     fates = {(part.fate, part.code): part.sums.calls for part in parts}
     assert fates == {
-        ("answer", ""): 5, ("repeated", ""): 1, ("refused", "rate_limited"): 1, ("abandoned", "call_timeout"): 1,
+        ("answer", ""): 4, ("answer", DOUBTFUL): 1,
+        ("repeated", ""): 1, ("refused", "rate_limited"): 1, ("abandoned", "call_timeout"): 1,
         ("open", ""): 1,
     }  # fmt: skip
     total = sum((part.sums for part in parts), Sums())
     assert total == Sums(
         calls=9, answers=5, wasted=3, input_tokens=100, cached_tokens=30, cache_write_tokens=5, output_tokens=9,
-        reasoning_tokens=4, usd_pico=19, unknown=2, unknown_pico=570, unpriced=1, wasted_pico=3,
-        wasted_unknown_pico=500,
+        reasoning_tokens=4, usd_pico=19, unknown=2, unknown_pico=570, unpriced=1, hits=1, saved_pico=-12, doubtful=1,
+        wasted_pico=3, wasted_unknown_pico=500,
     )  # fmt: skip
     assert total.fresh_tokens == 70 and late + early == total and (late.calls, late.usd_pico) == (1, 4)
     assert by_model == {"m", "m-2026"}
@@ -145,12 +150,13 @@ async def test_by_key_bucket_and_client(tmp_path: Path) -> None:
         assert {part.key[0] for part in ledger.parts(("client",))} == {""}
 
 
-async def test_a_ledger_of_the_version_before_can_be_read_as_it_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("version", range(1, len(schema.MIGRATIONS)))
+async def test_a_ledger_of_a_version_before_can_be_read_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: int
 ) -> None:
     path = tmp_path / "old.db"
     with monkeypatch.context() as older:
-        older.setattr(schema, "MIGRATIONS", schema.MIGRATIONS[:1])
+        older.setattr(schema, "MIGRATIONS", schema.MIGRATIONS[:version])
         run = SqliteStore(path).run("r")
         await run.begin("work")
         await run.aclose()
@@ -167,7 +173,7 @@ async def test_a_ledger_of_the_version_before_can_be_read_as_it_is(
     with Report(path) as report:
         assert [call.opened.key for call in report.calls("r", "t")] == [""]
     with closing(sqlite3.connect(path)) as db:
-        assert db.execute("PRAGMA user_version").fetchone() == (1,)
+        assert db.execute("PRAGMA user_version").fetchone() == (version,)
     run = SqliteStore(path).run("r")  # resumed, it is brought up to date
     await run.begin("work")
     await run.ledger.open(opened("b", key="u#1"))

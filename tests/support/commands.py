@@ -18,6 +18,7 @@ from typing import Any
 
 import msgspec
 
+from here import command
 from siafu.apps.support.examples import TEXTS, KnownOrder, example_requests
 from siafu.apps.support.requests import CustomerRequest
 from siafu.apps.support.shop.catalogue import products
@@ -27,6 +28,14 @@ from sim import SRC, Sim
 SECONDS = 60.0  # the longest that anything here may take
 # Prices are known for these names, so every call has a cost.
 MODELS = {"SIAFU_STRONG_MODEL": "kimi-k2.5", "SIAFU_CHEAP_MODEL": "deepseek-v3.2"}
+# Settings: the shop's own rule for refunds, but who takes over from a killed process waits less for it.
+SHORT_LEASE = """[tools.effects."shop.process_refund"]
+key = ["request", "order_id"]
+ignore = ["reason"]
+unclear = ["shop_unavailable"]
+honours_key = true
+lease_seconds = 5
+"""
 
 
 def examples(count: int) -> list[CustomerRequest]:
@@ -65,11 +74,8 @@ def environment(**more: str) -> dict[str, str]:
 
 
 def siafu(folder: Path, *words: str, **more: str) -> subprocess.CompletedProcess[str]:
-    """Run a command to its end."""
-    command = [sys.executable, "-m", "siafu", *words]
-    return subprocess.run(
-        command, cwd=folder, env=environment(**more), capture_output=True, text=True, timeout=SECONDS, check=False
-    )
+    """A command from its start to its end, in this process."""
+    return command(folder, *words, environment=environment(**more))
 
 
 def until(true: Callable[[], object], what: str, seconds: float = SECONDS) -> None:

@@ -22,7 +22,7 @@ from siafu.apps.support.shop.database import ShopDatabase
 from siafu.apps.support.shop.orders import Order, first_orders
 from siafu.apps.support.shop.policy import CHECKED_ABOVE
 from sim import Sim, running_sim
-from support.commands import environment, examples, intended, processes, records, siafu, until, write
+from support.commands import SHORT_LEASE, environment, examples, intended, processes, records, siafu, until, write
 
 REQUESTS = examples(100)
 RUN = ("support", "run", "in.jsonl", "--out", "out.jsonl", "--quiet", "--json")
@@ -277,6 +277,7 @@ def test_a_thread_goes_on_until_the_refund_is_made_once(folder: Path, sim: Sim, 
 def test_a_message_that_is_sent_again_after_a_crash_pays_once(folder: Path, sim: Sim, payments: Payments) -> None:
     owner, order = next((customer, order) for customer, order in first_orders(products()) if refundable(order))
     text = f"주문 {order.order_id} 환불해 주세요."
+    (folder / "siafu.toml").write_text(SHORT_LEASE)
     words = ("support", "ask", text, "--customer", owner, "--thread", "t", "--base-url", sim.url, "--json")
     sim.set_faults({"kind": "hang", "times": None, "match": "refund_id"})  # the model, once it sees the refund
     process = subprocess.Popen(

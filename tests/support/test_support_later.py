@@ -16,7 +16,7 @@ import pytest
 
 from paysim import running_payments
 from sim import running_sim
-from support.commands import SECONDS, processes, records, until
+from support.commands import SECONDS, SHORT_LEASE, processes, records, until
 from support.counter import Shop
 
 # The first two are due; a person decides the third; the shop never refunds the fourth.
@@ -123,6 +123,7 @@ def test_a_refund_above_a_days_limit_waits_for_a_higher_one(opened: Callable[...
 @pytest.mark.timeout(240)
 def test_a_run_killed_around_what_waits_pays_once(opened: Callable[..., Shop]) -> None:
     shop = opened()
+    (shop.folder / "siafu.toml").write_text(SHORT_LEASE)
     up, shop.more = shop.more, {"SIAFU_PAYMENTS_URL": NOWHERE}
     with shop.running(SIAFU_CRASH_AT="effect_finished:2") as process:  # refused by the shop, and not yet in the journal
         assert process.wait(SECONDS) == -signal.SIGKILL

@@ -11,8 +11,9 @@ import msgspec
 
 from siafu.apps.support.requests import Answer
 from siafu.config.assembly import Plan, opened
+from siafu.config.sections import EndpointSettings
 from siafu.config.servers import support_desk
-from siafu.config.settings import EndpointSettings, Settings
+from siafu.config.settings import Settings
 from siafu.swarm.map import map_items
 from siafu.swarm.options import MapOptions
 from sim import running_sim

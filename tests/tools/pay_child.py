@@ -1,4 +1,6 @@
-"""Pays once, in a siafu process: `pay_child.py FOLDER DATABASE RULE JOURNAL [WISH ...]`; prints the outcome as JSON."""
+"""Pays once, in a siafu process of the nursery: FOLDER DATABASE RULE JOURNAL OUTCOME [WISH ...]. The outcome goes, as
+JSON, into the file OUTCOME.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +8,7 @@ import asyncio
 import json
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,12 +33,17 @@ async def work(item: dict[str, Any], ctx: TaskContext) -> str:
     return (await ctx.tool("pay", item)).text
 
 
-async def main(folder: Path, effects: str, rule: EffectRule, journal: str, *wishes: str) -> None:
+def run(folder: str, database: str, rule: str, journal: str, outcome: str, *wishes: str) -> None:
+    told = asyncio.run(pay(Path(folder), database, msgspec.json.decode(rule, type=EffectRule), journal, wishes))
+    (Path(folder) / outcome).write_text(json.dumps(told))
+
+
+async def pay(folder: Path, effects: str, rule: EffectRule, journal: str, wishes: Sequence[str]) -> dict[str, Any]:
     database = Database(effects, MIGRATIONS, what="the test's effects", schema="effects")
     server = McpTools(McpServer(name="cash", command=sys.executable, args=(str(CASHIER), str(folder), *wishes)))
     tools = Effects(server, {"cash.pay": rule}, EffectStore(database), clock=SystemClock(), owner=f"test:{os.getpid()}")
     items = [{"order_id": "1001", "amount": 700}]
-    run = siafu.map(
+    paying = siafu.map(
         work,
         items,
         key=lambda item: item["order_id"],
@@ -46,13 +54,7 @@ async def main(folder: Path, effects: str, rule: EffectRule, journal: str, *wish
         user=lambda item: "kim",
         retry_failed=True,
     )
-    async for result in run:
-        code = result.error.code if result.error else ""
-        print(json.dumps({"ok": result.ok, "value": result.value, "code": code}))
+    (result,) = [each async for each in paying]
     await server.aclose()
     await database.aclose()
-
-
-if __name__ == "__main__":
-    where, url, given, *rest = sys.argv[1:]
-    asyncio.run(main(Path(where), url, msgspec.json.decode(given, type=EffectRule), *rest))
+    return {"ok": result.ok, "value": result.value, "code": result.error.code if result.error else ""}

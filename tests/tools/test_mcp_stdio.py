@@ -129,7 +129,7 @@ async def test_f22_banner_and_log_lines_on_stdout(raw: Make, caplog: pytest.LogC
 
 async def test_f24_all_pages_of_tools(raw: Make) -> None:
     server = raw("pages")
-    assert [tool.name for tool in await server.tools.list()] == [f"tool{i}" for i in range(101)]
+    assert [tool.name for tool in await server.tools.list()] == sorted(f"tool{i}" for i in range(101))
     assert [call.get("params", {}).get("cursor") for call in server.got("tools/list")] == [None, "p2", "p3"]
     endless = raw("endless")
     with at_once(), pytest.raises(ToolFault, match="does not come to an end of tools/list"):
@@ -353,7 +353,7 @@ async def test_a_changed_list_is_read_again_and_an_unchanged_one_is_kept(raw: Ma
     assert await server.tools.list() is before
     await server.call("changes")
     await until(lambda: server.tools._connection is not None and not server.tools._connection.listed)
-    assert [tool.name for tool in await server.tools.list()] == [*(tool.name for tool in before), "added"]
+    assert [tool.name for tool in await server.tools.list()] == sorted({"added", *(tool.name for tool in before)})
     assert len(server.got("tools/list")) == 2
 
 

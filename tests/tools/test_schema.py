@@ -216,6 +216,15 @@ def test_a_tree_may_refer_to_itself() -> None:
 
 
 @pytest.mark.timeout(10)
+def test_sec35_a_pattern_that_could_take_long_is_left_to_the_server() -> None:
+    slow = {"type": "string", "pattern": r"^[a-z ]*x\s*\s*\s*y$"}
+    assert validate(slow, "x" + " " * 200_000) == []
+    assert validate(slow, "x z") != []
+    assert validate({"type": "string", "pattern": "^[^<>]*$"}, "x" * 200_000 + "<") != []
+    assert validate({"type": "string", "pattern": "a*b"}, "a" * 200_000) == []
+    assert validate({"type": "string", "pattern": "x{3}|^y"}, "z" * 200_000) != []
+
+
 def test_an_exponential_pattern_is_left_to_the_server() -> None:
     assert validate({"type": "string", "pattern": "^(a+)+$"}, "a" * 60 + "!") == []
     assert validate({"type": "string", "pattern": r"^\p{L}+$"}, "1") == []

@@ -19,7 +19,7 @@ MOST = 10_000 * PICO  # that one call or item is booked at: the store's rows hol
 _NANO = Decimal("0.000000001")
 # Commas only between groups of three: "1,50" is one and a half to many people, and a hundred and fifty to no one.
 _NUMBER = r"(?:\d{1,3}(?:,\d{3})+|\d+(?:_\d+)*)(?:\.\d+)?|\.\d+"
-_AMOUNT = re.compile(rf"\s*(?:USD|US\$|\$)?\s*({_NUMBER})\s*(?:USD|US\$|\$)?\s*", re.IGNORECASE | re.ASCII)
+_AMOUNT = re.compile(rf"(?:USD|US\$|\$)?\s*({_NUMBER})\s*(?:USD|US\$|\$)?", re.IGNORECASE | re.ASCII)
 
 
 def parse_usd(value: str | int | Decimal) -> int:
@@ -33,7 +33,7 @@ def parse_usd(value: str | int | Decimal) -> int:
         raise ConfigError(f'an amount is written like "5 USD" or Decimal("0.50"), not {value!r}')
     text = str(value)
     if isinstance(value, str):
-        match = _AMOUNT.fullmatch(text)
+        match = _AMOUNT.fullmatch(text.strip())
         if match is None:
             raise ConfigError(f'{text[:40]!r} is no amount in US dollars; write it like "5 USD" or "$0.50"')
         text = match.group(1).replace(",", "").replace("_", "")

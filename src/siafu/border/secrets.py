@@ -8,8 +8,9 @@ from typing import NoReturn
 from siafu.errors import ConfigError
 
 _PLACEHOLDER = re.compile(
-    r"^(your|my|the|insert|put|enter|replace|change|add)?[-_ ]*(open)?(ai)?[-_ ]*(api)?[-_ ]*(key|token|secret)"
-    r"([-_ ]*(here|goes[-_ ]?here|me))?$|^<.*>$|^\[.*\]$|^x{3,}$|^\.{3,}$|^sk-(x+|\.+|your.*)$|your[_-]|changeme"
+    r"^(your|my|the|insert|put|enter|replace|change|add)?[-_ ]{0,3}(open)?(ai)?[-_ ]{0,3}(api)?[-_ ]{0,3}"
+    r"(key|token|secret)"
+    r"([-_ ]{0,3}(here|goes[-_ ]?here|me))?$|^<.*>$|^\[.*\]$|^x{3,}$|^\.{3,}$|^sk-(x+|\.+|your.*)$|your[_-]|changeme"
     r"|replace[_-]?me|^[a-z0-9_]+_api_key$|^\$\{?\w+\}?$|\*{3,}",
     re.IGNORECASE,
 )
@@ -23,7 +24,7 @@ _PATTERNS = re.compile(
 )
 # One of these is in every text that the patterns find something in. The words of every answer pass here.
 _MARKS = ("sk-", "pk-", "rk-", "key-", "tok-", "Bearer", "Basic", "://", "eyJ", "AIza", "=")
-_IN_NO_KEY = frozenset(" \"'`")
+_QUOTES = frozenset("\"'`")
 MASK = "***"
 
 
@@ -90,6 +91,19 @@ def checked_key(value: str, where: str) -> Secret:
         raise ConfigError(f"{where} is empty")
     if _PLACEHOLDER.search(text):
         raise ConfigError(f"{where} still holds a placeholder; put the real key there")
-    if not text.isascii() or not text.isprintable() or not _IN_NO_KEY.isdisjoint(text):
-        raise ConfigError(f"{where} holds characters that no key has (spaces, quotes, line breaks or non-ASCII)")
+    if wrong := _no_key(text):
+        raise ConfigError(f"{where} {wrong}")
     return Secret(text)
+
+
+def _no_key(text: str) -> str:
+    """Why a text is no key, and what to do; empty when it may be one."""
+    if text[:7].lower() in ("bearer ", "bearer:"):
+        return "begins with Bearer, which siafu puts before it; leave it away"
+    if text[0] in _QUOTES:
+        return "stands in quotes, which are taken for a part of it; leave them away"
+    if len(text.split()) > 1:
+        return "holds a space or a line break; a key is one word: was more copied than the key, or two of them?"
+    if not text.isascii() or not text.isprintable() or not _QUOTES.isdisjoint(text):
+        return "holds characters that no key has (quotes, control characters or non-ASCII); copy it again"
+    return ""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ipaddress
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 from siafu.border.secrets import redact
 from siafu.border.text import preview
 from siafu.errors import ConfigError
+
+_PATHS = ("/chat/completions", "/completions", "/embeddings", "/models", "/responses")
 
 
 def is_loopback(host: str) -> bool:
@@ -29,13 +31,12 @@ def checked_base_url(url: str, where: str) -> str:
     Raises: ConfigError.
     """
     text = url.strip().rstrip("/")
-    if not text.isprintable() or " " in text or "\\" in text:
-        raise ConfigError(f"{where} holds spaces, line breaks or backslashes; it must look like https://host/v1")
     check_web_url(text, where, like="https://host/v1", instead="set the key apart from it")
     if "?" in text or "#" in text:  # also an empty one, which would swallow the path
         raise ConfigError(f"{where} must not have a query or fragment")
-    if text.endswith("/chat/completions"):
-        raise ConfigError(f"{where} is the base of the API; leave away /chat/completions")
+    for path in _PATHS:
+        if text.endswith(path):
+            raise ConfigError(f"{where} is the base of the API; leave away {path}")
     return text
 
 
@@ -46,6 +47,8 @@ def check_web_url(url: str, where: str, *, like: str, instead: str) -> None:
 
     Raises: ConfigError.
     """
+    if not url.isprintable() or " " in url or "\\" in url:
+        raise ConfigError(f"{where} holds spaces, line breaks or backslashes; it must look like {like}")
     try:
         parts = urlsplit(url)
         host, _ = parts.hostname, parts.port
@@ -53,12 +56,33 @@ def check_web_url(url: str, where: str, *, like: str, instead: str) -> None:
         raise ConfigError(f"{where} is no URL: {error}") from None
     if parts.scheme not in ("http", "https") or not host:
         raise ConfigError(f"{where} must look like {like}, not {preview(redact(url), 80)!r}")
-    if parts.username or parts.password:
+    if "%" in host or ".." in host or host.startswith("."):
+        raise ConfigError(f"{where} names no host: {preview(redact(host), 80)!r}")
+    if parts.username is not None or parts.password is not None:
         raise ConfigError(f"{where} must not hold a user name or password; {instead}")
     if parts.scheme == "http" and not is_loopback(host):
         raise ConfigError(
             f"{where} uses http:// to another machine, so the key would travel in clear text; use https://"
         )
+
+
+def in_clear_text(url: str) -> str:
+    """What to do when a password or data would travel to the Redis or PostgreSQL at `url` on another machine without
+    TLS; empty when it would not, or when nobody can tell.
+    """
+    try:
+        parts = urlsplit(url)
+        host = parts.hostname or ""
+    except ValueError:
+        return ""
+    if not host or is_loopback(host):
+        return ""
+    if parts.scheme == "redis":
+        return "begin it with rediss://"
+    modes = parse_qs(parts.query).get("sslmode", [""])
+    if parts.scheme.startswith("postgres") and modes[-1] not in ("require", "verify-ca", "verify-full"):
+        return "add ?sslmode=verify-full"
+    return ""
 
 
 def origin(url: str) -> str:

@@ -6,6 +6,7 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
 import typer
 
 from siafu.cli.options import AllowUnpriced, BaseUrl, Fresh, Limit, Quiet, Source, Strict, Written
@@ -91,7 +92,7 @@ def run(
     def open_house(progress: Progress) -> AbstractAsyncContextManager[House]:
         plan = planned(where, progress, budget_pico, budget_per_item, allow_unpriced=allow_unpriced)
         check_prices(settings, plan, job.models)
-        return opened(settings, plan)
+        return opened(settings, msgspec.structs.replace(plan, models=job.models))
 
     run_file(
         job,

@@ -26,6 +26,8 @@ Examples:
       10,000 agents that wait for their turn: memory, stalls
   siafu bench limits
       policies of the limiter, in virtual time; some seconds
+  siafu bench storm --agents 100,1000,10000
+      crowds that an endpoint refuses most of; about half a minute each
 """
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False, no_args_is_help=True, epilog=EPILOG)
@@ -37,7 +39,7 @@ Html = typer.Option(None, "--html", metavar="FILE", help="Write charts too: one 
 
 @app.callback()
 def bench() -> None:
-    """Measure siafu beside other clients and servers, and its limiter's policies beside each other."""
+    """Measure siafu beside other clients and servers, its limiter's policies, and a storm of refusals."""
 
 
 @app.command(epilog=EPILOG)
@@ -73,7 +75,7 @@ def gateway(
         raise ConfigError(f"--peer {unknown[0]}: there are {', '.join(PEERS)}")
     report = compare(
         Options(
-            concurrency=_numbers(concurrency),
+            concurrency=_numbers("--concurrency", concurrency),
             calls=calls,
             repeats=repeats,
             upstream_ms=upstream_ms,
@@ -177,13 +179,35 @@ def limits(
         show_limits(rows, totals(rows))
 
 
-def _numbers(text: str) -> tuple[int, ...]:
+@app.command(epilog=EPILOG)
+def storm(
+    agents: str = typer.Option("100,1000,10000", metavar="N,N", help="Agents that ask at once; one storm each."),
+    seconds: float = typer.Option(20.0, min=0.5, help="How long the endpoint needs for a crowd at best."),
+    json: bool = Json,
+) -> None:
+    """Let crowds ask an endpoint that takes far less, and count.
+
+    The whole of siafu with ledger and journal, against the simulated endpoint; exit 1 when an agent got no answer.
+    """
+    from siafu.bench.storm import storms
+    from siafu.cli.bench_tables import show_storms
+
+    rows = list(storms(_numbers("--agents", agents), seconds, _progress))
+    if json:
+        _print({"rows": rows})
+    else:
+        show_storms(rows)
+    if any(row.answered < row.agents for row in rows):
+        raise typer.Exit(1)
+
+
+def _numbers(option: str, text: str) -> tuple[int, ...]:
     try:
         found = tuple(int(part) for part in text.split(","))
     except ValueError:
         found = ()
     if not found or not all(1 <= number <= 10_000 for number in found) or len(set(found)) < len(found):
-        raise ConfigError(f"--concurrency {text}: write numbers from 1 to 10,000, each once, such as 100,1000")
+        raise ConfigError(f"{option} {text}: write numbers from 1 to 10,000, each once, such as 100,1000")
     return found
 
 

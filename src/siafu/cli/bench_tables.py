@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from siafu.bench.gateway.figures import Spread
     from siafu.bench.limits.report import Row, Total
     from siafu.bench.serve.compare import Report as ServeReport
+    from siafu.bench.storm import Row as Storm
 
 GATEWAY_LEGEND = (
     "x: multiple of raw aiohttp in the same repeat, median (lowest-highest) of the runs. Percentiles by nearest rank. "
@@ -32,6 +33,12 @@ LIMITS_LEGEND = (
 CROWD_LEGEND = (
     "Stall: how late what wants to run every 10 ms is, while all wait or are under way; a long one counts for each "
     "time it covers. The longest includes the beginning and the end."
+)
+
+STORM_LEGEND = (
+    "All agents ask at once, at most 1,000 calls are under way, and the endpoint (siafu sim) tells its limit by 429 "
+    "only. sent and refused: as it counted them. lost: agents without an answer. ideal: seconds that its rate alone "
+    "takes. MB: the most that the process with the agents held."
 )
 
 
@@ -136,6 +143,27 @@ def show_limits(rows: Sequence[Row], sums: Sequence[Total]) -> None:
             f"{each.scenarios}"
         )
     console.print(LIMITS_LEGEND)
+
+
+def show_storms(rows: Sequence[Storm]) -> None:
+    console = Console(highlight=False, soft_wrap=False)
+    table = _table("agents", "rate/s", "sent", "refused", "lost", "seconds", "ideal", "MB")
+    for row in rows:
+        table.add_row(
+            f"{row.agents:,}",
+            f"{row.rate:g}",
+            f"{row.sent:,}",
+            f"{row.refused / row.sent:.1%}",
+            f"{row.agents - row.answered:,}",
+            f"{row.seconds:.1f}",
+            f"{row.ideal:.1f}",
+            f"{row.rss_mb:,}",
+        )
+    console.print(table)
+    for row in rows:
+        if row.first_error:
+            console.print(f"{row.agents:,} agents: {row.first_error}", markup=False)
+    console.print(STORM_LEGEND)
 
 
 def _table(*columns: str) -> Table:

@@ -23,12 +23,12 @@ _WHY = {"repeated": "asked again, as the answer was lost or the work changed"}
 def print_report(found: CostReport, by: Sequence[str], expected: Estimate | None) -> None:
     """The groups with their sum, what was waste, and what had been expected."""
     total = found.total
-    columns = [*by, "calls", "wasted", "fresh input", "cached", "%", "output", "USD"]
-    at_most, unpriced = bool(total.unknown), bool(total.unpriced)
-    columns += ["at most"] * at_most + ["unpriced"] * unpriced
-    rows = [[*(part or "-" for part in group.key), *_cells(group.sums, at_most, unpriced)] for group in found.groups]
+    there = {"at most": total.unknown, "unpriced": total.unpriced, "saved": total.saved_pico}
+    more = [name for name, value in there.items() if value]
+    columns = [*by, "calls", "wasted", "fresh input", "cached", "%", "output", "USD", *more]
+    rows = [[*(part or "-" for part in group.key), *_cells(group.sums, more)] for group in found.groups]
     if len(rows) > 1:
-        rows.append(["total", *[""] * (len(by) - 1), *_cells(total, at_most, unpriced)])
+        rows.append(["total", *[""] * (len(by) - 1), *_cells(total, more)])
     print_table(columns, rows, numbers=len(by), nothing="no call in these journals")
     if found.waste:
         share = "" if not total.usd_pico else f", {100 * total.wasted_pico / total.usd_pico:.1f} % of the cost"
@@ -38,11 +38,34 @@ def print_report(found: CostReport, by: Sequence[str], expected: Estimate | None
             for each in found.waste
         ]
         print_table(("what became of them", "code", "calls", "USD"), lines, numbers=2)
+    if told := cache_text(total):
+        typer.echo(f"\n{told}")
+    if total.doubtful:
+        typer.echo(f"\nof {total.doubtful:,} answers the counts of the prompt cache contradict each other")
     if total.unpriced:
         typer.echo(f"\nunpriced calls: {total.unpriced:,}; they are in no amount")
     if expected is not None:
         typer.echo("")
         print_comparison(expected, total, _interval(_all(total)))
+
+
+def cache_text(sums: Sums) -> str:
+    """What the prompt cache gave and saved, for people; empty when it was not in play."""
+    if not sums.hits and not sums.saved_pico:
+        return ""
+    hit = f"prompt cache: {sums.hits:,} calls hit, {100 * sums.hit_ratio:.0f} % of the input"
+    more = f"{show_usd(abs(sums.saved_pico))} {'saved' if sums.saved_pico >= 0 else 'more than without it'}"
+    return hit if sums.unpriced == sums.calls else f"{hit}; {more}"
+
+
+def cache_json(sums: Sums) -> dict[str, Any]:
+    """The same for programs. `hit_ratio`: of the input tokens; `saved_usd_pico` is exact, in 10^-12 USD."""
+    return {
+        "hits": sums.hits,
+        "hit_ratio": round(sums.hit_ratio, 4),
+        "saved_usd": json_usd(sums.saved_pico),
+        "saved_usd_pico": sums.saved_pico,
+    }
 
 
 def print_comparison(expected: Estimate, spent: Sums, usd: str) -> None:
@@ -76,12 +99,16 @@ def report_json(
     return told if expected is None else {**told, "estimate": estimate_json(expected)}
 
 
-def _cells(sums: Sums, at_most: bool, unpriced: bool) -> list[str]:
-    share = 100 * sums.cached_tokens / sums.input_tokens if sums.input_tokens else 0.0
+def _cells(sums: Sums, more: Sequence[str]) -> list[str]:
+    """The numbers of a row; `more`: the columns that not every report has."""
+    shown = {
+        "at most": show_usd(sums.usd_pico + sums.unknown_pico),
+        "unpriced": f"{sums.unpriced:,}",
+        "saved": show_usd(sums.saved_pico),
+    }
     cells = [f"{sums.calls:,}", f"{sums.wasted:,}", f"{sums.fresh_tokens:,}", f"{sums.cached_tokens:,}"]
-    cells += [f"{share:.0f}", f"{sums.output_tokens:,}", show_usd(sums.usd_pico)]
-    cells += [show_usd(sums.usd_pico + sums.unknown_pico)] * at_most + [f"{sums.unpriced:,}"] * unpriced
-    return cells
+    cells += [f"{100 * sums.hit_ratio:.0f}", f"{sums.output_tokens:,}", show_usd(sums.usd_pico)]
+    return cells + [shown[name] for name in more]
 
 
 _Amounts = tuple[int, int, bool]  # known, at most more, whether all of it has a price
@@ -120,6 +147,8 @@ def _sums(sums: Sums) -> dict[str, Any]:
             "reasoning": sums.reasoning_tokens,
         },
         **_amounts(_all(sums)),
+        "prompt_cache": cache_json(sums),
+        "doubtful": sums.doubtful,
         "unknown": sums.unknown,
         "unpriced": sums.unpriced,
         "wasted_usd": json_usd(sums.wasted_pico),

@@ -55,7 +55,8 @@ async def _examine(where: dict[str, Any], call: bool) -> list[Row]:
     from siafu.config.advice import Row
     from siafu.config.canary import canary_rows
     from siafu.config.databases import database_rows
-    from siafu.config.doctor import call_rows, endpoint_rows, python_row, settings_rows, state_rows
+    from siafu.config.doctor import call_rows, python_row, risk_rows, settings_rows, state_rows
+    from siafu.config.reaching import endpoint_rows
     from siafu.config.settings import given, load
     from siafu.errors import ConfigError
 
@@ -63,6 +64,7 @@ async def _examine(where: dict[str, Any], call: bool) -> list[Row]:
     try:
         rows += settings_rows(given(**where))
         settings = load(**where)
+        rows += risk_rows(settings)
     except ConfigError as error:
         return [*rows, Row(check="settings", state="fail", found=error.message)]
     rows += state_rows(settings.home)

@@ -25,11 +25,11 @@ from siafu.apps.filerun.run import Outcome, nothing_left, run
 from siafu.apps.filerun.status import spent, status
 from siafu.border.money import PICO, json_usd, parse_usd, show_usd, to_usd
 from siafu.border.text import preview, printable
-from siafu.cli.cost_tables import estimate_json, print_comparison
+from siafu.cli.cost_tables import cache_json, cache_text, estimate_json, print_comparison
 from siafu.cli.progress import Progress, span
 from siafu.config.assembly import House, Plan
 from siafu.config.collector import relieve_collector
-from siafu.errors import ApprovalPending, ConfigError, Interrupted, OutcomeUnknown
+from siafu.errors import AccessRefused, ApprovalPending, ConfigError, Interrupted, OutcomeUnknown
 from siafu.store.spending import Sums
 from siafu.swarm.options import MapOptions
 
@@ -107,7 +107,17 @@ async def _work(prepared: Ready, options: MapOptions, open_house: OpenHouse, pro
     async with open_house(progress) as house:
         if house.store is None:
             raise TypeError("a run over a file needs a store")
-        return await run(prepared, house.around, house.store, options, progress)
+        outcome = await run(prepared, house.around, house.store, options, progress)
+        if in_vain(outcome):
+            for text in await house.explain():
+                progress.note(text)
+        return outcome
+
+
+def in_vain(outcome: Outcome) -> bool:
+    """Whether nothing was answered, as it is when an address, a key or a model's name is wrong."""
+    session = outcome.session
+    return not session.calls and (session.stopped == AccessRefused.code or (session.failed > 0 and not session.ok))
 
 
 async def _until_signal(work: Coroutine[Any, Any, Outcome], progress: Progress) -> Outcome:
@@ -209,6 +219,7 @@ def _text(where: Place, outcome: Outcome, cost: Sums | None) -> str:
         lines.append(f"{session.discarded:,} steps were asked anew, as what they rest on has changed; had cost {again}")
     if cost is not None:
         lines.append(f"{describe(cost)}; {span(session.seconds)} this time")
+        lines += [told] if (told := cache_text(cost)) else []
     return "\n".join(lines)
 
 
@@ -224,13 +235,15 @@ def show_status(job: FileJob, where: Place, *, as_json: bool) -> None:
     }
     expected = kept(estimate_path(where.folder.parent, where.run))
     if as_json:
-        told = {} if expected is None else {"estimate": estimate_json(expected)}
-        typer.echo(encode({"run": where.run, **counts, **costs(found.spent), "upstreams": found.upstreams, **told}))
+        more = {} if expected is None else {"estimate": estimate_json(expected)}
+        typer.echo(encode({"run": where.run, **counts, **costs(found.spent), "upstreams": found.upstreams, **more}))
         return
     for name, count in counts.items():
         typer.echo(f"{name.replace('_', ' '):<10} {'?' if count is None else f'{count:,}'}")
     if found.spent is not None:
         typer.echo(f"{'spent':<10} {describe(found.spent)}")
+        if told := cache_text(found.spent):
+            typer.echo(told)
         for name, ended in found.upstreams.items() if len(found.upstreams) > 1 else ():
             typer.echo(printable(f"{'at':<10} {name}: {_ended(ended)}"))
         if expected is not None:
@@ -287,13 +300,14 @@ def _json(where: Place, outcome: Outcome, cost: Sums | None) -> str:
 def costs(cost: Sums | None) -> dict[str, Any]:
     """The cost of all sessions for JSON. `usd_at_most`: calls of unknown usage taken at their reservation."""
     if cost is None:
-        return {"calls": None, "tokens": None, "usd": None, "usd_at_most": None}
+        return {"calls": None, "tokens": None, "usd": None, "usd_at_most": None, "prompt_cache": None}
     known = cost.calls == 0 or cost.unpriced < cost.calls
     return {
         "calls": cost.calls,
         "tokens": {"input": cost.input_tokens, "cached": cost.cached_tokens, "output": cost.output_tokens},
         "usd": json_usd(cost.usd_pico) if known else None,
         "usd_at_most": json_usd(cost.usd_pico + cost.unknown_pico) if known and not cost.unpriced else None,
+        "prompt_cache": cache_json(cost),
     }
 
 

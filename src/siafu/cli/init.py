@@ -15,8 +15,9 @@ Examples:
   siafu init                 write into this one
   siafu init --force         write over what an earlier init wrote
 \b
-Writes siafu.toml (every setting with its default), requests.jsonl (20
-customers, Korean and English), batch.jsonl (OpenAI-Batch lines), first.py.
+Writes siafu.toml (every setting with its default), siafu.schema.json (with
+which editors check it), requests.jsonl (20 customers, Korean and English),
+batch.jsonl (OpenAI-Batch lines), first.py.
 """
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
@@ -30,6 +31,7 @@ def init(
 ) -> None:
     """Write a siafu.toml, example requests and a first script to start from."""
     from siafu.cli import starter
+    from siafu.config.schema import schema_text
     from siafu.config.settings import load
     from siafu.errors import ConfigError
 
@@ -39,6 +41,7 @@ def init(
         model = "MODEL"
     files = {
         "siafu.toml": starter.SETTINGS.encode(),
+        "siafu.schema.json": schema_text().encode(),
         "requests.jsonl": starter.request_lines(),
         "batch.jsonl": starter.batch_lines(model),
         "first.py": starter.FIRST.encode(),

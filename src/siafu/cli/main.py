@@ -24,6 +24,7 @@ from siafu.errors import Interrupted, SiafuError
 COMMANDS: dict[str, tuple[str, str]] = {
     "demo": ("siafu.cli.demo", "See it work: 100 requests, 429s and a kill -9, glue beside siafu."),
     "init": ("siafu.cli.init", "Write a siafu.toml and example requests to start from."),
+    "config": ("siafu.cli.config", "Check and show settings; their JSON Schema for editors."),
     "doctor": ("siafu.cli.doctor", "Check settings, key, endpoint and tools, and say what to do."),
     "support": ("siafu.cli.support", "Answer customer requests with a swarm of agents."),
     "serve": ("siafu.cli.serve", "Serve an OpenAI-compatible endpoint in front of others."),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -48,7 +49,8 @@ Examples:
 Serves POST /v1/chat/completions (plain and streamed), GET /v1/models,
 GET /health/liveness and /health/readiness. Model names are passed through;
 siafu/support is the support swarm. Every call has a line in serve.db in
-SIAFU_HOME. SIGTERM and Ctrl-C finish what runs; a second one ends at once.
+SIAFU_HOME. A siafu.toml that changes counts within two seconds, or at SIGHUP.
+SIGTERM and Ctrl-C finish what runs; a second one ends at once.
 Exit code: 0 all requests ended, 1 some were cut off, 2 wrong use.
 """
 )
@@ -117,6 +119,7 @@ async def _run(
                 "this address can be reached from other machines, so clients need a key, and there is none: make one "
                 "with `siafu keys create --name NAME`, or listen on 127.0.0.1"
             )
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, parts.reload)
         watching = asyncio.create_task(ring.watch())
         try:
             served = App(parts, ring, bounds, hosts=door.hosts, loopback=door.loopback)

@@ -15,8 +15,10 @@ from siafu.border.canonical import dumps
 REQUESTS = 20
 
 SETTINGS = """\
+#:schema ./siafu.schema.json
 # Settings of siafu. Everything here is optional; a line that begins with "# " and holds a setting shows its default.
 # A flag wins over the environment, the environment over this file. `siafu doctor` says what counts and checks it.
+# It may change while siafu runs: siafu config check says what is wrong before it does.
 
 # home = ".siafu"                    # journals and state; keep it on a disk of this machine
 # database_url = "env:SIAFU_DATABASE_URL"   # effects and conversations, PostgreSQL or SQLite; not set: files in home
@@ -32,6 +34,14 @@ SETTINGS = """\
 
 [endpoint.headers]
 # x-team = "support"                 # sent with every request; "env:NAME" for secret values
+
+[endpoint.prompt_cache]
+# lead = false                       # of calls that begin alike one goes first, for the others to find the cache warm
+# marks = "5m"                       # cache_control, where the endpoint wants it; also 1h, ephemeral; not set: none
+# key = false                        # send prompt_cache_key
+# min_tokens = 1024                  # shorter beginnings are left alone
+# keep_seconds = 300.0               # how long the endpoint keeps one; docs/prompt-cache.md has more
+# wait_seconds = 30.0                # no call waits longer for the first one
 
 [models]
 # One that is not set falls back on another that is.
@@ -59,6 +69,10 @@ SETTINGS = """\
 # [[routes]]                         # the first that fits a call counts
 # category = ["refund"]
 # use = ["MODEL@seoul", "CHEAPER"]   # the first wanted, the others when it cannot answer
+#
+# [[reuse]]                          # whole answers used again: temperature 0, no tools; docs/prompt-cache.md
+# seconds = 3600
+# model = ["MODEL"]
 
 [budgets]
 # day = "20 USD"                     # for all runs of this home together, UTC; not set: no limit

@@ -240,9 +240,14 @@ async def _answer_alone(
     from siafu.apps.support.asking import answered
     from siafu.config.assembly import Plan
 
-    plan = Plan(run="ask", notice=lambda text: typer.echo(f"siafu: {text}", err=True))
-    async with _opened(settings, job, plan, database) as house:
-        return await answered(job, request, house.around, run="ask")
+    def say(text: str) -> None:
+        typer.echo(f"siafu: {text}", err=True)
+
+    async with _opened(settings, job, Plan(run="ask", notice=say), database) as house:
+        result = await answered(job, request, house.around, run="ask")
+        for text in await house.explain() if result.status == "error" and not result.calls else ():
+            say(text)
+        return result
 
 
 @contextlib.asynccontextmanager

@@ -10,10 +10,19 @@ from urllib.parse import urlsplit
 import msgspec
 
 from siafu.border.secrets import Secret
-from siafu.errors import AccessRefused, QuotaExhausted, RateLimited, RequestRefused, SiafuError, Unreachable
+from siafu.errors import (
+    AccessRefused,
+    MalformedReply,
+    QuotaExhausted,
+    RateLimited,
+    RequestRefused,
+    SiafuError,
+    Unreachable,
+)
 
 State = Literal["ok", "warn", "fail"]
 SKEW_SECONDS = 30.0
+PROXY = "the proxy (HTTPS_PROXY, or upstreams.NAME.proxy)"
 
 # How keys begin and where hosts end, as their providers document them.
 _BEGINS = (
@@ -91,9 +100,21 @@ def advice(error: SiafuError, base_url: str, key: Secret | None) -> str:
         if not urlsplit(base_url).path.strip("/"):
             return f"the path of the API is missing: try {base_url}/v1"
         return "check the path: it must be the part before /chat/completions"
+    if isinstance(error, MalformedReply) and error.web_page:
+        return (
+            f"that is a web page: {base_url} leads to a site, a dashboard or a log-in, not to an API, whose address "
+            "often begins with api. and ends with /v1"
+        )
+    if isinstance(error, Unreachable) and error.status == 407:
+        return f"{PROXY} wants a user name and a password: http://NAME:PASSWORD@HOST:PORT, in a variable"
     if isinstance(error, Unreachable):
-        return "check the address, the network and HTTPS_PROXY"
+        return f"check the address, the network and {PROXY}"
     return ""
+
+
+def path_of(base_url: str) -> str:
+    """What to do when the API was found at `base_url`."""
+    return f"the API is at {base_url}: set the base URL to that"
 
 
 def _about_key(status: int | None, host: str, key: Secret | None) -> str:

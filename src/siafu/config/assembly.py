@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -14,9 +16,13 @@ from siafu.agents.task import ModelOptions, Surroundings, unaudited
 from siafu.border.money import parse_usd
 from siafu.config.budgets import open_accounts, thrift
 from siafu.config.canary import following_canaries
+from siafu.config.checking import risks
+from siafu.config.reaching import explained
+from siafu.config.reload import Following, following
+from siafu.config.reuse import reuse_rules
 from siafu.config.settings import Settings
 from siafu.config.simulated import NOTICE
-from siafu.config.upstreams import configured_prices, following_keys, open_ways, rules
+from siafu.config.upstreams import configured_prices, open_ways, rules
 from siafu.errors import UnpricedModel
 from siafu.gateway.accounts import Accounts, Rules
 from siafu.gateway.client import Gateway, Way, assemble
@@ -25,7 +31,7 @@ from siafu.gateway.meter import MemoryLedger
 from siafu.gateway.tally import Tally
 from siafu.gateway.upstream import Upstream
 from siafu.observe.calls import CallContext
-from siafu.observe.events import Event, LimitsShared, Observer, fan_out, nobody
+from siafu.observe.events import Event, HeadsDiffer, LimitsShared, Observer, fan_out, nobody
 from siafu.pace.clock import SystemClock
 from siafu.store.records import Claimed, ItemRecord, Journal, Ledger, RunState, RunStore
 from siafu.store.redis import RedisDoor
@@ -41,7 +47,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     per_item_pico: what one item may cost, None = as the settings say. allow_unpriced: models without a price may run
     under a budget. tools: Python functions or one ToolSet, which
     stays the caller's to close. endpoint: an Endpoint to use as it is (tests), None = as the settings say. notice: told
-    when the simulated endpoint stands in. denied: as in `Surroundings`.
+    when the simulated endpoint stands in. models: that will be asked, when they are others than those of the settings.
+    denied: as in `Surroundings`.
     """
 
     run: str = "map"
@@ -54,15 +61,19 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     defaults: ModelOptions = {}
     observer: Observer = nobody
     notice: Callable[[str], None] | None = None
+    models: Collection[str] = ()
     denied: Callable[[CallContext, str], Awaitable[None]] = unaudited
 
 
 class House(msgspec.Struct, frozen=True, kw_only=True):
-    """The built parts of one run. `upstream`: where models are called first, None for a given endpoint."""
+    """The built parts of one run. `upstream`: where models are called first, None for a given endpoint. explain: asks
+    the endpoints what keeps them from answering, and says what to do.
+    """
 
     around: Surroundings
     store: RunStore | None
     upstream: Upstream | None
+    explain: Callable[[], Awaitable[list[str]]]
 
 
 @contextlib.asynccontextmanager
@@ -84,8 +95,9 @@ async def opened(settings: Settings, plan: Plan) -> AsyncIterator[House]:
         upstream: Upstream | None = None
         endpoint = plan.endpoint
         if endpoint is None:
-            if settings.simulated and plan.notice is not None:
-                plan.notice(NOTICE)
+            if plan.notice is not None:
+                for text in notices(settings):
+                    plan.notice(text)
             ways = await stack.enter_async_context(open_ways(settings))
             upstream = ways[0].upstream
             ledger = MemoryLedger() if store is None else store.ledger
@@ -103,7 +115,12 @@ async def opened(settings: Settings, plan: Plan) -> AsyncIterator[House]:
             observer=plan.observer,
             denied=plan.denied,
         )
-        yield House(around=around, store=store, upstream=upstream)
+        yield House(around=around, store=store, upstream=upstream, explain=partial(explained, settings, plan.models))
+
+
+def notices(settings: Settings) -> list[str]:
+    """What people should know before anything is sent. Raises: ConfigError."""
+    return [NOTICE] * settings.simulated + risks(settings)
 
 
 def check_prices(settings: Settings, plan: Plan, models: Collection[str]) -> None:
@@ -129,16 +146,34 @@ def check_prices(settings: Settings, plan: Plan, models: Collection[str]) -> Non
 
 
 def told(observer: Observer, notice: Callable[[str], None] | None) -> Observer:
-    """`observer`; that limits are not shared is said once as a notice too."""
+    """`observer`; that limits are not shared, and prompts not cached, is said once as a notice too."""
     said = set[str]()
 
     def tell(event: Event) -> None:
-        if isinstance(event, LimitsShared) and event.alone and notice is not None and not said:
-            said.add(event.upstream)
+        if notice is None:
+            return
+        if isinstance(event, HeadsDiffer) and (text := _differing(event)) not in said:
+            said.add(text)
+            notice(text)
+        elif isinstance(event, LimitsShared) and event.alone and "alone" not in said:
+            said.add("alone")
             part = "all of" if event.processes == 1 else f"one in {event.processes} of"
             notice(f"Redis does not share the limits now: this process uses {part} them. {event.why}")
 
     return observer if notice is None else fan_out(observer, tell)
+
+
+def _differing(event: HeadsDiffer) -> str:
+    changes = {
+        "tools": "the tools or their order change",
+        "format": "the form of the answer changes",
+        "system": f"the system text changes after {event.at:,} characters",
+    }
+    kind = f"{event.role} calls" if event.role else "calls"
+    return (
+        f"the prompt cache cannot help {kind} to {event.model}: {changes[event.part]} from call to call. What is of "
+        "one call only (the time, an id, the item itself) belongs into the user's message"
+    )
 
 
 @contextlib.asynccontextmanager
@@ -149,9 +184,10 @@ async def open_gateway(
     accounts: Accounts,
     observer: Observer,
     notice: Callable[[str], None] | None,
+    asked: asyncio.Event | None = None,
 ) -> AsyncIterator[Gateway]:
-    """The gateway over `ways`, under the settings' routes. While the block runs it follows keys and canaries as they
-    are changed. notice: told what people should know.
+    """The gateway over `ways`, under the settings' routes. While the block runs it follows settings, keys and canaries
+    as they are changed. notice: told what people should know. asked: set to have the settings read again at once.
 
     Raises: ConfigError, StoreError.
     """
@@ -166,11 +202,12 @@ async def open_gateway(
         rng=Random(),
         observer=fan_out(told(observer, notice), tally),
         thrift=thrift(settings),
+        reuse=reuse_rules(settings.reuse),
         redis=None if redis is None else RedisDoor(redis),
     )
     async with (
         contextlib.aclosing(gateway),
-        following_keys(settings, gateway, notice),
+        following(Following(settings, gateway, ways, observer, asked), notice),
         following_canaries(settings, gateway, tally, observer, notice),
     ):
         yield gateway

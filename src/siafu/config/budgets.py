@@ -37,7 +37,7 @@ async def open_accounts(settings: Settings, journal: Path | None, clock: Clock) 
         daily = Daily(parse_usd(settings.budgets.day), Budgets(database, owner, journal), clock)
         renewing = asyncio.create_task(daily.run(), name="siafu budgets")
         try:
-            yield Accounts(daily.today, owner)
+            yield Accounts(daily.today, owner, daily.change)
         finally:
             renewing.cancel()
             await asyncio.wait({renewing})

@@ -12,27 +12,22 @@ from pathlib import Path
 from typing import Literal
 
 from siafu.border.money import show_usd
-from siafu.border.secrets import MASK, Secret, redact
+from siafu.border.secrets import redact
 from siafu.border.text import preview
-from siafu.config.advice import Row, advice, clock_row, model_row, wrong_maker
+from siafu.config.advice import Row, advice
 from siafu.config.assembly import House, Plan, opened
-from siafu.config.settings import Given, Settings, refers
-from siafu.config.upstreams import rules, usable_ways
-from siafu.errors import ConfigError, ModelError, SiafuError, Unreachable
+from siafu.config.checking import risks
+from siafu.config.reaching import wanted_models
+from siafu.config.settings import Given, Settings
+from siafu.config.shown import shown
+from siafu.errors import ConfigError, SiafuError
 from siafu.gateway.chat import ChatAnswer, ChatRequest
-from siafu.gateway.client import Way
-from siafu.gateway.probe import Offer, obstacle
-from siafu.gateway.transport import Transport
 from siafu.observe.calls import CallContext
-from siafu.pace.clock import Clock, SystemClock
 from siafu.tools.toolset import ToolSet
 
-SIMULATED = "none is configured, so a SIMULATED one answers: no model runs, nothing is billed"
 CALL_SECONDS = 60.0
 ENOUGH, LITTLE = 10**9, 10**8  # bytes of free disk
-_GUARDED = {"api_key", "api_keys", "database_url", "redis_url", "env", "headers"}
 _NETWORK = {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "glusterfs", "lustre", "fuse.sshfs"}
-_ROLES: tuple[Literal["default", "strong", "cheap"], ...] = ("default", "strong", "cheap")
 
 
 def python_row() -> Row:
@@ -46,17 +41,15 @@ def settings_rows(values: Sequence[Given]) -> list[Row]:
     if not winners:
         return [Row(check="settings", state="ok", found="all defaults: no siafu.toml, SIAFU_* or OPENAI_* sets any")]
     return [
-        Row(check=name, state="ok", found=f"{_shown(each)}  (from {each.source})")
+        Row(check=name, state="ok", found=f"{preview(str(shown(each)), 60)}  (from {each.source})")
         for name, each in sorted(winners.items())
     ]
 
 
-def _shown(each: Given) -> str:
-    value = each.value
-    guarded = isinstance(value, Secret) or not _GUARDED.isdisjoint(each.place)
-    if guarded and not (isinstance(value, str) and refers(value)):
-        return MASK
-    return preview(redact(str(value)), 60)
+def risk_rows(settings: Settings) -> list[Row]:
+    """What works and still is not safe. Raises: ConfigError."""
+    told = (text.rpartition(": ") for text in risks(settings))
+    return [Row(check="in clear text", state="warn", found=found, advice=advice) for found, _, advice in told]
 
 
 def state_rows(home: Path) -> list[Row]:
@@ -102,84 +95,10 @@ def _mounts() -> str:
         return ""
 
 
-async def endpoint_rows(settings: Settings, clock: Clock | None = None) -> list[Row]:
-    """Whether the endpoint can be reached, takes the key and offers the models. Costs nothing."""
-    if settings.simulated:
-        real = "for a real one set OPENAI_API_KEY, or SIAFU_BASE_URL and SIAFU_MODEL"
-        return [Row(check="endpoint", state="ok", found=SIMULATED, advice=real)]
-    try:
-        ways = usable_ways(settings)
-        rules(settings)
-    except ConfigError as error:
-        return [Row(check="endpoint", state="fail", found=error.message)]
-    rows: list[Row] = []
-    offered: list[str] | None = None
-    for way in ways:
-        found, offer = await _way_rows(way, clock or SystemClock())
-        rows += found
-        if offer is not None:
-            offered = [*(offered or ()), *(offer.models if way.models is None else way.models)]
-            rows += _unknown_names(way, offer.models)
-    return rows if offered is None else [*rows, *_model_rows(settings, offered)]
-
-
-async def _way_rows(way: Way, clock: Clock) -> tuple[list[Row], Offer | None]:
-    """What one upstream says to one key, and its models; None when it could not be asked."""
-    upstream, check = way.upstream, f"endpoint {way.id}".rstrip()
-    base_url = upstream.base_url
-    if stranger := wrong_maker(base_url, upstream.key):
-        return [Row(check=check, state="fail", found=f"{base_url}: nothing was sent", advice=stranger)], None
-    try:
-        transport = Transport(upstream, clock)
-    except ConfigError as error:
-        return [Row(check=check, state="fail", found=error.message)], None
-    try:
-        offer = await transport.models()
-    except ModelError as error:
-        blocked = ""
-        if isinstance(error, Unreachable) and upstream.proxy_for(upstream.url("/models")) is None:
-            blocked = await obstacle(base_url)
-        more = "" if blocked else advice(error, base_url, upstream.key)
-        return [Row(check=check, state="fail", found=f"{base_url}: {blocked or error.message}", advice=more)], None
-    finally:
-        await transport.aclose()
-    found = f"{base_url} lists its models in {offer.seconds * 1000:,.0f} ms, perhaps without looking at the key"
-    if upstream.key is None:
-        found = found.replace("looking at the key", "asking for a key")
-    rows = [
-        Row(check=check, state="ok", found=f"{found}; it offers {len(offer.models):,} models"),
-        clock_row(offer.ahead),
-    ]
-    return rows, offer
-
-
-def _unknown_names(way: Way, offered: Sequence[str]) -> list[Row]:
-    """A row for each name that the settings give an upstream's model and the upstream does not list."""
-    names = [] if way.models is None else [name for name in way.models.values() if name not in offered]
-    return [model_row(name, [f"upstreams.{way.upstream.name}"], offered) for name in names]
-
-
-def _model_rows(settings: Settings, offered: Sequence[str]) -> list[Row]:
-    try:
-        wanted = _wanted(settings)
-    except ConfigError as error:
-        some = f"it offers {', '.join(preview(name, 60) for name in offered[:5])}" if offered else ""
-        return [Row(check="model", state="fail", found=error.message, advice=some)]
-    return [model_row(model, roles, offered) for model, roles in wanted.items()]
-
-
-def _wanted(settings: Settings) -> dict[str, list[str]]:
-    """The models that would be asked, with their roles. Raises: ConfigError."""
-    found: dict[str, list[str]] = {}
-    for role in _ROLES:
-        found.setdefault(settings.model(role), []).append(role)
-    return found
-
-
 async def call_rows(settings: Settings) -> list[Row]:
     """One tiny completion of each model that would be asked, through the whole gateway. Costs a fraction of a cent."""
     try:
-        wanted = _wanted(settings)
+        wanted = wanted_models(settings)
         async with opened(settings, Plan(run="doctor")) as house:
             return [await _call_row(house, model) for model in wanted]
     except ConfigError as error:

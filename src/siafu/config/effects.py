@@ -49,7 +49,7 @@ def effect_rules(settings: Settings, servers: Sequence[str]) -> dict[str, dict[s
         there = [server for server in servers or ("shop",) if name.startswith(f"{server}.")]
         if not there:
             raise _unplaced(name, servers or ("shop",))
-        rules.setdefault(max(there, key=len), {})[name] = _rule(name, given)
+        rules.setdefault(max(there, key=len), {})[name] = effect_rule(name, given)
     return rules
 
 
@@ -63,7 +63,8 @@ def _unplaced(name: str, servers: Sequence[str]) -> ConfigError:
     return ConfigError(f'tools.effects."{name}": write "SERVER.TOOL" in quotes, with one of the servers {known}')
 
 
-def _rule(name: str, given: Mapping[str, Any]) -> EffectRule:
+def effect_rule(name: str, given: Mapping[str, Any]) -> EffectRule:
+    """One rule. Raises: ConfigError when it cannot be read or contradicts itself."""
     where = f'tools.effects."{name}"'
     try:
         return msgspec.convert(given, EffectRule)
@@ -105,7 +106,7 @@ async def guarded_tools(settings: Settings, tools: ToolSet, *, named: bool) -> A
         if name in servers:
             raise _unplaced(name, servers)
         if name in functions or any(name.startswith(f"{server}.") for server in servers):
-            rules[name] = _rule(name, given)
+            rules[name] = effect_rule(name, given)
             if REQUEST in rules[name].parts and not named:
                 raise ConfigError(
                     f'tools.effects."{name}" knows an effect by the names of run and item: give the map a name of its '

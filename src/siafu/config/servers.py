@@ -21,7 +21,8 @@ from siafu.config.advice import Row
 from siafu.config.client_keys import IDENTITY_KEY
 from siafu.config.doctor import tools_row
 from siafu.config.effects import effect_rules, effect_store, process_name, record_denial
-from siafu.config.settings import McpServerSettings, Settings, resolve, resolved
+from siafu.config.mcp_servers import servers
+from siafu.config.settings import Settings, resolve
 from siafu.errors import ConfigError
 from siafu.observe.calls import CallContext
 from siafu.pace.clock import SystemClock
@@ -90,11 +91,6 @@ async def _tool_row(server: McpServer, rules: Iterable[str]) -> Row:
         return await tools_row(server.name, tools, rules)
 
 
-def servers(settings: Settings) -> list[McpServer]:
-    """The configured MCP servers. Raises: ConfigError when one cannot be used as it is configured."""
-    return [_server(name, given) for name, given in settings.mcp_servers.items()]
-
-
 def identity_key() -> Secret:
     """The key that proves customers to configured servers. Raises: ConfigError when SIAFU_IDENTITY_KEY is not set."""
     return checked_identity_key(resolve(f"env:{IDENTITY_KEY}", "identity of an MCP server"), IDENTITY_KEY)
@@ -117,19 +113,4 @@ def example_shop(settings: Settings, key: Secret, database: str | Path | None) -
         args=("-P", "-m", "siafu", "shop", "serve", "--transport", "stdio", *place),
         env=env,
         identity="siafu",
-    )
-
-
-def _server(name: str, given: McpServerSettings) -> McpServer:
-    where = f"mcp_servers.{name}"
-    return McpServer(
-        name=name,
-        command=given.command,
-        args=tuple(given.args),
-        env=resolved(given.env, f"{where}.env"),
-        cwd=given.cwd,
-        url=given.url,
-        headers=resolved(given.headers, f"{where}.headers"),
-        timeout=given.timeout_seconds,
-        identity=given.identity,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from functools import partial
@@ -9,11 +10,10 @@ from functools import partial
 import msgspec
 
 from siafu.border.secrets import Secret
-from siafu.config.assembly import open_gateway
+from siafu.config.assembly import notices, open_gateway
 from siafu.config.budgets import open_accounts
 from siafu.config.client_keys import LEDGER, RUN, client_keys, customer_key
 from siafu.config.settings import Settings
-from siafu.config.simulated import NOTICE
 from siafu.config.swarms import SupportSwarm, support_swarm
 from siafu.config.upstreams import open_ways
 from siafu.gateway.accounts import Accounts
@@ -44,13 +44,17 @@ class Departures:
         return await self._inner.spent_on(task)
 
 
+def _nobody_looks() -> None:
+    """Nothing follows the settings."""
+
+
 def _nobody_waits(task: str) -> None:
     """Nobody is told."""
 
 
 class Serving(msgspec.Struct, frozen=True, kw_only=True):
     """The built parts. spent: as in `service.budgets`. models: the upstream's list, as it is asked. support: the swarm,
-    or why there is none. identity_key: checks who a customer is.
+    or why there is none. identity_key: checks who a customer is. reload: has the settings read again.
     """
 
     clock: Clock
@@ -63,6 +67,7 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True):
     support: SupportSwarm | str
     identity_key: Secret | None
     simulated: bool
+    reload: Callable[[], None] = _nobody_looks
 
 
 @contextlib.asynccontextmanager
@@ -75,8 +80,8 @@ async def serving(settings: Settings, notice: Callable[[str], None]) -> AsyncIte
     clock = SystemClock()
     async with contextlib.AsyncExitStack() as stack:
         ways = await stack.enter_async_context(open_ways(settings))
-        if settings.simulated:
-            notice(NOTICE)
+        for text in notices(settings):
+            notice(text)
         accounts = await stack.enter_async_context(open_accounts(settings, settings.home / LEDGER, clock))
         keys = await stack.enter_async_context(client_keys(settings))
         store = SqliteStore(settings.home / LEDGER)
@@ -86,7 +91,10 @@ async def serving(settings: Settings, notice: Callable[[str], None]) -> AsyncIte
         if state.in_flight:
             notice(f"{state.in_flight} calls were in flight when the last process ended: lost_in_crash in the ledger")
         departures = Departures(run.ledger)
-        gateway = await stack.enter_async_context(open_gateway(settings, ways, departures, accounts, nobody, notice))
+        asked = asyncio.Event()
+        gateway = await stack.enter_async_context(
+            open_gateway(settings, ways, departures, accounts, nobody, notice, asked)
+        )
         support = await stack.enter_async_context(support_swarm(settings, gateway))
 
         async def spent(key: str, since: float) -> tuple[int, int]:
@@ -103,4 +111,5 @@ async def serving(settings: Settings, notice: Callable[[str], None]) -> AsyncIte
             support=support,
             identity_key=customer_key(),
             simulated=settings.simulated,
+            reload=asked.set,
         )

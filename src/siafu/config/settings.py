@@ -6,23 +6,36 @@ stay together: when the file gives both, OPENAI_* variables, which other program
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import os
+import stat
 import tomllib
-from collections.abc import Iterator, Mapping
-from datetime import date
-from decimal import Decimal
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import Any, Literal, get_args
 
 import msgspec
 import pydantic
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, Field, PrivateAttr
 
-from siafu.border.money import parse_usd
 from siafu.border.secrets import Secret, checked_key, redact
 from siafu.border.urls import checked_base_url
-from siafu.errors import ConfigError
+from siafu.config.reuse import ReuseSettings
+from siafu.config.sections import (
+    BudgetSettings,
+    EndpointSettings,
+    Folder,
+    LimitSettings,
+    McpServerSettings,
+    ModelSettings,
+    PriceSettings,
+    RouteSettings,
+    Section,
+    ToolSettings,
+    UpstreamSettings,
+)
+from siafu.errors import ConfigError, ConfigErrors
 
 OPENAI = "https://api.openai.com/v1"
 DEFAULT_FILE = Path("siafu.toml")
@@ -49,165 +62,47 @@ _SECRET = ("endpoint.api_key", "database_url", "redis_url")  # an address may ho
 _OURS = ("SIAFU_BASE_URL", "the command")  # an address from here stands for all upstreams of the file
 
 
-def _amount(value: Any) -> str:
-    try:
-        parse_usd(value)
-    except ConfigError as error:
-        raise ValueError(error.message) from None
-    return str(value)
-
-
-Amount = Annotated[str, BeforeValidator(_amount)]
-Seconds = Annotated[float, Field(gt=0, le=86_400)]
-
-
-class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=False, arbitrary_types_allowed=True)
-
-
-class EndpointSettings(_Section):
-    """One OpenAI-compatible endpoint. Without base_url and api_key a simulated endpoint is used."""
-
-    base_url: str | None = None
-    api_key: str | Secret | None = None
-    headers: dict[str, str] = Field(default={}, repr=False)
-    connect_seconds: Seconds = 5.0
-    idle_seconds: Seconds = 60.0
-    total_seconds: Seconds = 600.0
-
-
-class UpstreamSettings(EndpointSettings):
-    """One of several endpoints. api_keys: several keys of one account or more; each has the limits for itself.
-
-    models: the names it offers, or names -> its own names for them; None = every name. tier: 1 is asked first, others
-    when none of a lower tier takes the call. weight: its share of the calls within its tier. first_byte_seconds: a call
-    that has no answer by then goes elsewhere. key_header, query, proxy, ca_file: as in `gateway.upstream.Upstream`.
-    concurrency, rpm, tpm: its own limits; None = those of [limits].
+class Origin(msgspec.Struct, frozen=True):
+    """Where settings were read, so that they can be read again. file: with its whole path. mark: of that file just
+    before; None = it was not there, and need not be. flags: of the command. environ: None = this process's.
     """
 
-    base_url: str
-    api_keys: list[str] | None = Field(default=None, min_length=1, repr=False)
-    models: list[str] | dict[str, str] | None = None
-    tier: int = Field(default=1, ge=1, le=100)
-    weight: float = Field(default=1.0, gt=0, le=1e6, allow_inf_nan=False)
-    first_byte_seconds: Seconds | None = None
-    key_header: str = "Authorization"
-    query: dict[str, str] = {}
-    proxy: str | None = None
-    ca_file: Path | None = None
-    concurrency: int | None = Field(default=None, ge=1, le=10_000)
-    rpm: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    tpm: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    file: Path
+    mark: tuple[int, ...] | None
+    flags: Mapping[str, Any]
+    environ: Mapping[str, str] | None
 
-    @pydantic.model_validator(mode="after")
-    def _one_way_of_keys(self) -> Self:
-        if self.api_key is not None and self.api_keys is not None:
-            raise ValueError("give either api_key or api_keys")
-        return self
+    def __repr__(self) -> str:
+        return f"Origin({str(self.file)!r})"
 
 
-class RouteSettings(_Section):
-    """Calls that fit every condition given here go to `use`: models (`MODEL` or `MODEL@UPSTREAM`), the first wanted,
-    the others standing in for it. Lists of names or numbers; tokens are estimated from the length of the request.
-    """
-
-    use: list[str] = Field(min_length=1)
-    model: list[str] | None = None
-    role: list[str] | None = None
-    category: list[str] | None = None
-    tenant: list[str] | None = None
-    priority: list[Annotated[int, Field(ge=1, le=3)]] | None = None
-    min_input_tokens: int | None = Field(default=None, ge=0)
-    max_input_tokens: int | None = Field(default=None, ge=0)
-
-
-class ModelSettings(_Section):
-    """Model names: `default` for maps and batches, `strong` to classify and decide, `cheap` to answer."""
-
-    default: str | None = None
-    strong: str | None = None
-    cheap: str | None = None
-
-
-class LimitSettings(_Section):
-    """`concurrency`: calls at once; a `policy` other than fixed learns a limit up to it. `ramp_seconds`: how long the
-    first calls take to rise to it. `interactive`: the part of it kept free for calls of priority 1. `rpm`, `tpm`:
-    requests and tokens a minute, None = the endpoint's own limit, taken from its headers and learned from its 429s.
-    `max_wait_seconds`: the longest wait an endpoint may ask for before the call fails instead. `processes`: how many
-    share the limits at least, for the time when Redis cannot say it.
-    """
-
-    concurrency: int = Field(default=100, ge=1, le=10_000)
-    policy: Literal["fixed", "aimd", "vegas", "window"] = "fixed"
-    ramp_seconds: float = Field(default=0.0, ge=0, le=3_600)
-    interactive: float = Field(default=0.0, ge=0, lt=1)
-    rpm: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    tpm: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    processes: int = Field(default=1, ge=1, le=10_000)
-    max_wait_seconds: Seconds = 600.0
-
-
-class BudgetSettings(_Section):
-    """Amounts like "20 USD". `day`: for all runs of this home together, in all processes, from midnight to midnight
-    UTC. `per_item`, `per_agent`: within a run. From the share `soft` of any budget on, `cheaper` models are asked
-    instead.
-    """
-
-    day: Amount | None = None
-    per_item: Amount | None = None
-    per_agent: Amount | None = None
-    soft: Decimal | None = Field(default=None, gt=0, le=1)
-    cheaper: dict[str, str] = {}
-
-
-class PriceSettings(_Section):
-    """US dollars per million tokens, from `date` on."""
-
-    input: Decimal = Field(ge=0)
-    output: Decimal = Field(ge=0)
-    cached: Decimal | None = Field(default=None, ge=0)
-    cache_write: Decimal | None = Field(default=None, ge=0)
-    date: date
-
-
-class McpServerSettings(_Section):
-    """One MCP server: `command` with `args` and `env` (stdio), or `url` with `headers`."""
-
-    command: str | None = None
-    args: list[str] = []
-    env: dict[str, str] = Field(default={}, repr=False)
-    cwd: str | None = None
-    url: str | None = None
-    headers: dict[str, str] = Field(default={}, repr=False)
-    timeout_seconds: Seconds = 30.0
-    identity: Literal["siafu"] | None = None
-
-
-class ToolSettings(_Section):
-    """`effects`: by `"server.tool"`, the contract of a tool that acts on the world; see `tools.effect_rules`."""
-
-    effects: dict[str, dict[str, Any]] = {}
-
-
-class Settings(_Section):
+class Settings(Section):
     """Everything a user may set. `home`: where journals and state live. `database_url`: of the effects that tools have
     had, conversations, client keys, budgets and canaries (a path, sqlite:///PATH or postgresql://...); None = files in
     `home`. `upstreams`: several endpoints instead of `endpoint`; `routes`: which calls go where among them, the first
-    that fits counts. `redis_url`: where processes of one key share its limits, None = each has them for itself.
+    that fits counts. `reuse`: which whole answers are used again. `redis_url`: where processes of one key share its
+    limits, None = each has them for itself.
     """
 
     endpoint: EndpointSettings = EndpointSettings()
-    upstreams: dict[str, UpstreamSettings] = {}
-    routes: list[RouteSettings] = []
+    upstreams: dict[str, UpstreamSettings] = Field(default={})
+    routes: list[RouteSettings] = Field(default=[])
+    reuse: list[ReuseSettings] = Field(default=[])
     models: ModelSettings = ModelSettings()
     limits: LimitSettings = LimitSettings()
     budgets: BudgetSettings = BudgetSettings()
-    prices: dict[str, PriceSettings] = {}
-    mcp_servers: dict[str, McpServerSettings] = {}
+    prices: dict[str, PriceSettings] = Field(default={})
+    mcp_servers: dict[str, McpServerSettings] = Field(default={})
     tools: ToolSettings = ToolSettings()
     database_url: str | Secret | None = None
     redis_url: str | Secret | None = None
-    home: Path = Path(".siafu")
+    home: Folder = Path(".siafu")
+    _origin: Origin | None = PrivateAttr(None)
+
+    @property
+    def origin(self) -> Origin | None:
+        """None for settings that were not loaded."""
+        return self._origin
 
     def database(self, file: str) -> str | Path:
         """Where state in SQL lives: `database_url`, or `file` in `home` without one. Raises: ConfigError."""
@@ -296,6 +191,7 @@ class Given(msgspec.Struct, frozen=True):
     place: tuple[str, ...]
     value: Any
     source: str
+    in_file: bool = False
 
     @property
     def name(self) -> str:
@@ -312,13 +208,50 @@ def load(
 
     Raises: ConfigError naming the place, what is wrong, and the nearest name for an unknown one.
     """
-    tree: dict[str, Any] = {}
-    for each in given(config=config, flags=flags, environ=environ):
-        _put(tree, each)
+    file = settings_file(config, environ).absolute()
+    mark = file_mark(file)
+    settings = settled(given(config=config, flags=flags, environ=environ))
+    literal = {place: _guarded(place, value) for place, value in (flags or {}).items()}
+    settings._origin = Origin(file, mark, literal, environ)
+    return settings
+
+
+def load_again(origin: Origin) -> Settings:
+    """The settings as they are now. Raises: ConfigError, also when a file that was there is gone."""
+    mark = file_mark(origin.file)
+    file = None if origin.mark is mark is None else origin.file
+    settings = settled(_given(file, str(file), origin.flags, origin.environ))
+    settings._origin = msgspec.structs.replace(origin, mark=mark)
+    return settings
+
+
+def file_mark(path: Path) -> tuple[int, ...] | None:
+    """What changes when a file is written anew; None when there is no plain file."""
     try:
-        return Settings.model_validate(tree)
+        found = path.stat()
+    except OSError:
+        return None
+    own = (found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+    return own if stat.S_ISREG(found.st_mode) else None
+
+
+def settled(values: Iterable[Given]) -> Settings:
+    """The settings that `values` make. Raises: ConfigErrors with all that is wrong."""
+    tree: dict[str, Any] = {}
+    wrong = []
+    for each in values:
+        try:
+            _refuse_secret(each)
+            _put(tree, each)
+        except ConfigError as error:
+            wrong.append(error.message)
+    try:
+        found = Settings.model_validate(tree)
     except pydantic.ValidationError as error:
-        raise ConfigError("; ".join(_explain(problem) for problem in error.errors()[:5])) from None
+        wrong += [_explain(problem) for problem in error.errors()]
+    if wrong:
+        raise ConfigErrors(wrong)
+    return found
 
 
 def given(
@@ -327,19 +260,29 @@ def given(
     """Every value that counts for `load`, with where it came from; of several for one place the last one wins. One
     address from the command or SIAFU_BASE_URL takes the place of all upstreams and routes.
 
-    Raises: ConfigError for a file that cannot be read or holds a secret.
+    Raises: ConfigError for a file that cannot be read.
     """
+    file = settings_file(config, environ)
+    there = file is not DEFAULT_FILE or file.exists()
+    return _given(file if there else None, str(file), flags or {}, environ)
+
+
+def settings_file(config: Path | None = None, environ: Mapping[str, str] | None = None) -> Path:
+    """The file that is read: the one that was named, else ./siafu.toml, which need not be there."""
+    named = (os.environ if environ is None else environ).get("SIAFU_CONFIG")
+    return config or (Path(named) if named else DEFAULT_FILE)
+
+
+def _given(file: Path | None, source: str, flags: Mapping[str, Any], environ: Mapping[str, str] | None) -> list[Given]:
     env = os.environ if environ is None else environ
-    path = config or (Path(env["SIAFU_CONFIG"]) if env.get("SIAFU_CONFIG") else None)
-    found = [Given(place, value, str(path or DEFAULT_FILE)) for place, value in _leaves(_read(path), ())]
-    for each in found:
-        _refuse_secret(each)
+    tree = {} if file is None else _read(file)
+    found = [Given(place, value, source, in_file=True) for place, value in leaves(tree)]
     pair = {each.name for each in found} >= {"endpoint.base_url", "endpoint.api_key"}
     ours_only = pair and not (env.get("OPENAI_BASE_URL") and env.get("OPENAI_API_KEY"))
     for name, place in reversed(ENVIRONMENT):
         if env.get(name) and not (ours_only and name.startswith("OPENAI_")):
-            found.append(Given(tuple(place.split(".")), _guarded(place, env[name]), name))
-    for place, value in (flags or {}).items():
+            found.append(Given(tuple(place.split(".")), _guarded(place, _number(place, env[name])), name))
+    for place, value in flags.items():
         if value is not None:
             found.append(Given(tuple(place.split(".")), _guarded(place, value), "the command"))
     if any(each.name == "endpoint.base_url" and each.source in _OURS for each in found):
@@ -347,11 +290,7 @@ def given(
     return found
 
 
-def _read(path: Path | None) -> dict[str, Any]:
-    if path is None:
-        path = DEFAULT_FILE
-        if not path.exists():
-            return {}
+def _read(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
@@ -360,16 +299,18 @@ def _read(path: Path | None) -> dict[str, Any]:
         raise ConfigError(f"{path}: {error}") from None
 
 
-def _leaves(value: Any, place: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+def leaves(value: Any, place: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
     """Every value of a tree of tables; an empty table is one."""
     if isinstance(value, dict) and (value or not place):
         for name, inner in value.items():
-            yield from _leaves(inner, (*place, name))
+            yield from leaves(inner, (*place, name))
     else:
         yield place, value
 
 
 def _refuse_secret(each: Given) -> None:
+    if not each.in_file:
+        return
     texts = each.value if isinstance(each.value, list) else [each.value]
     plain = [text for text in texts if isinstance(text, str) and not refers(text)]
     if (plain and each.place[-1:] in (("api_key",), ("api_keys",))) or any(redact(text) != text for text in plain):
@@ -380,6 +321,15 @@ def _guarded(place: str, value: Any) -> Any:
     """A key that was given itself becomes a Secret at once."""
     literal = place in _SECRET and isinstance(value, str) and not refers(value)
     return Secret(value) if literal else value
+
+
+def _number(place: str, text: str) -> Any:
+    """What a variable says, as the type that its place wants; a text that is no number is refused there."""
+    if place.startswith("limits."):
+        for kind in (int, float):
+            with contextlib.suppress(ValueError):
+                return kind(text)
+    return text
 
 
 def _put(tree: dict[str, Any], each: Given) -> None:

@@ -6,11 +6,10 @@ added for: when the upstream's address changes, it is not sent there.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import fcntl
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -18,11 +17,11 @@ import msgspec
 from siafu.border.secrets import Secret
 from siafu.border.text import preview
 from siafu.border.urls import checked_base_url, origin
-from siafu.config.settings import EndpointSettings, Settings
+from siafu.config.sections import EndpointSettings
+from siafu.config.settings import Settings
 from siafu.errors import ConfigError
 
 FILE = "upstream-keys.json"
-EVERY = 1.0  # seconds between two looks at the file and the keys' own files
 MOST = 100  # keys added to one upstream
 
 
@@ -122,48 +121,8 @@ def changing(home: Path, upstream: str) -> Iterator[Changes]:
         raise ConfigError(f"{path} cannot be written: {error.strerror}") from None
 
 
-def _print(settings: Settings) -> tuple[object, ...]:
-    """Changes when the file or one of the files with keys does. A small file and a few `stat`s: not worth a thread."""
+def key_files(settings: Settings) -> list[Path]:
+    """Where the keys of upstreams stand: the file of changes, and every file that is named. Raises: ConfigError."""
     names = [key.given for keys in named_keys(settings).values() for key in keys]
-    paths = [Path(name[5:]).expanduser() for name in names if isinstance(name, str) and name.startswith("file:")]
-    return tuple(_stat(path) for path in (settings.home / FILE, *paths))
-
-
-def _stat(path: Path) -> tuple[str, int, int, int] | None:
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return str(path), found.st_ino, found.st_size, found.st_mtime_ns
-
-
-@contextlib.asynccontextmanager
-async def watched(
-    settings: Settings, renew: Callable[[], Awaitable[str]], notice: Callable[[str], None] | None
-) -> AsyncIterator[None]:
-    """Call `renew` within a moment after keys have changed, while the block runs. It returns what to tell people. When
-    it cannot use what it finds (ConfigError), people hear why, and all stays as it was until the next change.
-    """
-
-    async def look() -> None:
-        last, told = begun, ""
-        while True:
-            await asyncio.sleep(EVERY)
-            try:
-                now = _print(settings)
-                if now == last:
-                    continue
-                last, text = now, await renew()
-            except ConfigError as error:
-                text = f"keys of upstreams stay as they were: {error.message}"
-            if notice is not None and text != told:
-                notice(text)
-            told = text
-
-    begun = _print(settings)
-    task = asyncio.create_task(look(), name="siafu upstream keys")
-    try:
-        yield
-    finally:
-        task.cancel()
-        await asyncio.wait({task})
+    named = [Path(name[5:]).expanduser() for name in names if isinstance(name, str) and name.startswith("file:")]
+    return [settings.home / FILE, *named]

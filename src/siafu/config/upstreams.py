@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import difflib
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import TypeVar
 from urllib.parse import urlsplit
 
@@ -13,11 +12,12 @@ import msgspec
 
 from siafu.border.secrets import Secret
 from siafu.border.urls import checked_base_url, is_loopback
-from siafu.config.settings import EndpointSettings, Settings, UpstreamSettings, refers, resolve, resolved, secret_key
+from siafu.config.sections import EndpointSettings, UpstreamSettings
+from siafu.config.settings import Settings, refers, resolve, resolved, secret_key
 from siafu.config.simulated import simulated
-from siafu.config.upstream_keys import NamedKey, named_keys, watched
+from siafu.config.upstream_keys import NamedKey, named_keys
 from siafu.errors import ConfigError
-from siafu.gateway.client import Gateway, Way
+from siafu.gateway.client import Way
 from siafu.gateway.limits import Limits
 from siafu.gateway.pricing import Price, Prices
 from siafu.gateway.routing import Rule, target
@@ -111,24 +111,6 @@ def _proxy(given: str | None, where: str) -> str | Secret | None:
     return Secret(text) if refers(given) else text
 
 
-@contextlib.asynccontextmanager
-async def following_keys(
-    settings: Settings, gateway: Gateway, notice: Callable[[str], None] | None = None
-) -> AsyncIterator[None]:
-    """Let `gateway` use the keys as they are changed while the block runs."""
-
-    async def renew() -> str:
-        ways = await asyncio.to_thread(configured_ways, settings)
-        await gateway.change(ways)
-        return f"keys of upstreams in use now: {', '.join(way.name for way in ways) or 'none'}"
-
-    if settings.simulated:
-        yield
-        return
-    async with watched(settings, renew, notice):
-        yield
-
-
 def way_to(settings: Settings, upstream: Upstream, own: UpstreamSettings | None = None, *, id: str = "") -> Way:
     """The way to `upstream` under the settings' limits and prices, and its own."""
     shared, models = settings.limits, None if own is None else own.models
@@ -149,6 +131,7 @@ def way_to(settings: Settings, upstream: Upstream, own: UpstreamSettings | None 
         models=dict(zip(models, models, strict=True)) if isinstance(models, list) else models,
         tier=1 if own is None else own.tier,
         weight=1.0 if own is None else own.weight,
+        prompt_cache=(own or settings.endpoint).prompt_cache.wanted(),
     )
 
 
@@ -179,27 +162,28 @@ def configured_prices(settings: Settings, base_url: str | None = None) -> Prices
 
 def rules(settings: Settings) -> list[Rule]:
     """The routes. Raises: ConfigError for one to an upstream that is not there."""
-    found = []
-    for number, route in enumerate(settings.routes):
-        use = tuple(target(text) for text in route.use)
-        for each in use:
-            if each.upstream and each.upstream not in settings.upstreams:
-                near = difflib.get_close_matches(each.upstream, settings.upstreams, n=1)
-                more = f"; did you mean {near[0]}?" if near else ""
-                raise ConfigError(f"routes[{number}].use names the upstream {each.upstream!r}, which is not set{more}")
-        found.append(
-            Rule(
-                use=use,
-                models=_set(route.model),
-                roles=_set(route.role),
-                categories=_set(route.category),
-                tenants=_set(route.tenant),
-                priorities=_set(route.priority),
-                min_tokens=route.min_input_tokens,
-                max_tokens=route.max_input_tokens,
-            )
-        )
-    return found
+    return [rule(settings, number) for number in range(len(settings.routes))]
+
+
+def rule(settings: Settings, number: int) -> Rule:
+    """One route. Raises: ConfigError when it is to an upstream that is not there."""
+    route = settings.routes[number]
+    use = tuple(target(text) for text in route.use)
+    for each in use:
+        if each.upstream and each.upstream not in settings.upstreams:
+            near = difflib.get_close_matches(each.upstream, settings.upstreams, n=1)
+            more = f"; did you mean {near[0]}?" if near else ""
+            raise ConfigError(f"routes[{number}].use names the upstream {each.upstream!r}, which is not set{more}")
+    return Rule(
+        use=use,
+        models=_set(route.model),
+        roles=_set(route.role),
+        categories=_set(route.category),
+        tenants=_set(route.tenant),
+        priorities=_set(route.priority),
+        min_tokens=route.min_input_tokens,
+        max_tokens=route.max_input_tokens,
+    )
 
 
 def _set(values: list[T] | None) -> frozenset[T] | None:

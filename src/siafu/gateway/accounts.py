@@ -99,10 +99,17 @@ class _Item(msgspec.Struct, eq=False):
 class Accounts:
     """The accounts of all runs of this process. `shared`: gives the account that is a part of the budget which all
     processes share now; None = there is no such budget. owner: begins the names of this process's attempts in ledgers.
+    change_shared: makes the shared budget another one from now on.
     """
 
-    def __init__(self, shared: Callable[[], Account] | None = None, owner: str = "") -> None:
+    def __init__(
+        self,
+        shared: Callable[[], Account] | None = None,
+        owner: str = "",
+        change_shared: Callable[[int], None] | None = None,
+    ) -> None:
         self.owner = owner
+        self.change_shared = change_shared
         self._accounts: dict[str, Account] = {}
         self._rules: dict[str, Rules] = {}
         self._items: dict[tuple[str, str], _Item] = {}  # the one used longest ago first

@@ -73,13 +73,16 @@ class ToolCall(msgspec.Struct, frozen=True, gc=False):
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Tokens of one answer. `cached` and `cache_write` are parts of `input`; `reasoning` is a part of `output`."""
+    """Tokens of one answer. `cached` and `cache_write` are parts of `input`; `reasoning` is a part of `output`.
+    `doubtful`: the upstream's counts of the cache contradict each other, and were cut to what can be.
+    """
 
     input: int = 0
     output: int = 0
     cached: int = 0
     cache_write: int = 0
     reasoning: int = 0
+    doubtful: bool = False
 
 
 class ChatAnswer(msgspec.Struct, frozen=True, kw_only=True):

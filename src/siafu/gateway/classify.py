@@ -150,7 +150,9 @@ def ambiguous_quota(code: str | None) -> bool:
 def malformed(what: str, *, status: int = 200, content_type: str = "", body: bytes = b"") -> MalformedReply:
     """The error for a body that is no answer; it holds a short preview, never the page."""
     outline = f"; {_outline(content_type, body)}" if body else ""
-    return MalformedReply(f"the endpoint's answer cannot be used: {what} ({status}){outline}", status=status)
+    error = MalformedReply(f"the endpoint's answer cannot be used: {what} ({status}){outline}", status=status)
+    error.web_page = content_type.lower().startswith("text/html") or body[:100].lstrip()[:1] == b"<"
+    return error
 
 
 def _meant(detail: Detail) -> int:

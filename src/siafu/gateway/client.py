@@ -1,6 +1,7 @@
 """How a model call is put together. Outermost first:
 
-Deadlined > Thrifty > Retrying > Routed > [for each upstream and key: Limited > Metered > Spelled > Transport]
+Deadlined > Reusing > Thrifty > Retrying > Routed > [for each upstream and key:
+    Warmed > Limited > Metered > Spelled > Transport]
 """
 
 from __future__ import annotations
@@ -22,14 +23,17 @@ from siafu.gateway.dialect import Spelled
 from siafu.gateway.endpoint import Endpoint, Reply
 from siafu.gateway.limits import Limited, Limits
 from siafu.gateway.meter import Books, Metered
+from siafu.gateway.prefix import PromptCache
 from siafu.gateway.pricing import Prices
 from siafu.gateway.retry import Retrying, RetryRules
+from siafu.gateway.reuse import ReuseRule, Reusing
 from siafu.gateway.routed import Lane, Routed
 from siafu.gateway.routing import Rule
 from siafu.gateway.sharing import Sharing
 from siafu.gateway.thrift import Thrift, Thrifty
 from siafu.gateway.transport import Transport
 from siafu.gateway.upstream import Upstream
+from siafu.gateway.warmed import Warmed
 from siafu.observe.calls import CallContext
 from siafu.observe.events import Observer
 from siafu.pace.clock import Clock
@@ -41,7 +45,7 @@ Wrap = Callable[[Endpoint], Endpoint]
 
 class Way(msgspec.Struct, frozen=True, kw_only=True):
     """An upstream with one of its keys. id: unique among the ways; empty = the upstream's name. models, tier, weight:
-    as in `Lane`.
+    as in `Lane`. prompt_cache: None = nothing is done for it.
     """
 
     upstream: Upstream
@@ -51,6 +55,7 @@ class Way(msgspec.Struct, frozen=True, kw_only=True):
     models: Mapping[str, str] | None = None
     tier: int = 1
     weight: float = 1.0
+    prompt_cache: PromptCache | None = None
 
     @property
     def name(self) -> str:
@@ -63,6 +68,7 @@ class _Post(NamedTuple):
     way: Way
     lane: Lane
     transport: Transport
+    books: Books
     sharing: Sharing | None
 
     async def aclose(self) -> None:
@@ -71,32 +77,39 @@ class _Post(NamedTuple):
         await self.transport.aclose()
 
 
+class _Choice(NamedTuple):
+    """Which model and lane a call goes to. split: how canaries divide calls; None = there are none."""
+
+    rules: Sequence[Rule]
+    thrift: Thrift | None
+    split: Split | None = None
+
+
 class Gateway:
     """The Endpoint that agents call. `accounts`: the budgets of its runs. Use it in one event loop at a time.
 
-    endpoint: its whole onion. build: the lane of a way. choose: told between which lanes calls choose from now on, and
-    how canaries divide them.
-    redis: the door that the lanes share, closed with the gateway.
+    build: the lane of a way. around: the whole onion around lanes, chosen among in this way. redis: the door that the
+    lanes share, closed with the gateway.
     """
 
     def __init__(
         self,
+        posts: Sequence[_Post],
         endpoint: Endpoint,
         accounts: Accounts,
-        ways: Sequence[Way],
         build: Callable[[Way], _Post],
-        choose: Callable[[Sequence[Lane], Split | None], None],
+        choice: _Choice,
+        around: Callable[[Sequence[_Post], _Choice], Endpoint],
         redis: RedisDoor | None = None,
     ) -> None:
         self._endpoint = endpoint
         self._build = build
-        self._choose = choose
+        self._around = around
         self._redis = redis
-        self._split: Split | None = None
-        self._posts = [build(way) for way in ways]
+        self._posts = posts
+        self._choice = choice
         self._retired: list[_Post] = []
         self.accounts = accounts
-        self._choose_anew()
 
     async def open(self, request: ChatRequest, context: CallContext) -> Reply:
         return await self._endpoint.open(request, context)
@@ -122,16 +135,17 @@ class Gateway:
             raise failed
         return list(found)
 
-    async def change(self, ways: Sequence[Way]) -> None:
-        """Use these ways from now on. One of which only the key is another goes on with its limits and its queue. Of
-        one that is gone, calls under way end, and those that wait go elsewhere.
+    async def change(self, ways: Sequence[Way], rules: Sequence[Rule] = (), thrift: Thrift | None = None) -> None:
+        """Use these ways and rules from now on. A way to the same upstream, be it with another key, goes on with what
+        it has learned and with its queue. Of one that is gone, calls under way end, and those that wait go elsewhere.
 
-        Raises: ConfigError.
+        Raises: ConfigError, and then nothing has changed.
         """
         before = {_slot(post.way): post for post in self._posts}
         kept = {slot: before.pop(slot) for way in ways if _alike(before.get(slot := _slot(way)), way)}
-        self._posts = [self._changed(kept.get(_slot(way)), way) for way in ways]
-        self._choose_anew()
+        new = {slot: self._build(way) for way in ways if (slot := _slot(way)) not in kept}
+        self._posts = [new.get(_slot(way)) or _changed(kept[_slot(way)], way) for way in ways]
+        self._choose(self._choice._replace(rules=rules, thrift=thrift))
         for post in before.values():
             post.lane.endpoint.turn_away(partial(_gone, post.lane.id))
         self._retired += before.values()
@@ -141,20 +155,11 @@ class Gateway:
 
     def divide(self, split: Split | None) -> None:
         """Let canaries divide calls so from now on; None = there are none."""
-        self._split = split
-        self._choose_anew()
+        self._choose(self._choice._replace(split=split))
 
-    def _choose_anew(self) -> None:
-        self._choose([post.lane for post in self._posts], self._split)
-
-    def _changed(self, post: _Post | None, way: Way) -> _Post:
-        if post is None:
-            return self._build(way)
-        if post.way.upstream.key != way.upstream.key:
-            post.transport.rekey(way.upstream.key)
-            post.lane.shut_until = -math.inf
-        post.lane.id = way.name
-        return post._replace(way=way)
+    def _choose(self, choice: _Choice) -> None:
+        self._choice = choice
+        self._endpoint = self._around(self._posts, choice)
 
     async def aclose(self) -> None:
         """Close the connections. Idempotent; the next call opens new ones."""
@@ -170,11 +175,23 @@ def _slot(way: Way) -> str:
 
 
 def _alike(post: _Post | None, way: Way) -> bool:
-    """Whether what was built serves `way` too: nothing but key, name and prices may differ."""
-    if post is None:
+    """Whether what was built serves `way` too: it is the same upstream, but for the key, with the same prompt cache."""
+    if post is None or post.way.prompt_cache != way.prompt_cache:
         return False
-    upstream = msgspec.structs.replace(post.way.upstream, key=way.upstream.key)
-    return msgspec.structs.replace(post.way, id=way.id, prices=way.prices, upstream=upstream) == way
+    return msgspec.structs.replace(post.way.upstream, key=way.upstream.key) == way.upstream
+
+
+def _changed(post: _Post, way: Way) -> _Post:
+    """What was built for a way, serving `way` from now on. Cannot fail."""
+    lane, before = post.lane, post.way
+    if before.upstream.key != way.upstream.key:
+        post.transport.rekey(way.upstream.key)
+        lane.shut_until = -math.inf
+    lane.id, lane.models, lane.tier, lane.weight = way.name, way.models, way.tier, way.weight
+    post.books.prices = way.prices
+    if before.limits != way.limits:
+        lane.endpoint.change(way.limits)
+    return post._replace(way=way)
 
 
 def _gone(lane: str) -> Overloaded:
@@ -191,6 +208,7 @@ def assemble(  # noqa: PLR0913 (the one place where everything meets)
     rng: Random,
     observer: Observer,
     thrift: Thrift | None = None,
+    reuse: Sequence[ReuseRule] = (),
     redis: RedisDoor | None = None,
 ) -> Gateway:
     """The gateway over all `ways`. A single way without models of its own leaves nothing to choose: no `Routed`.
@@ -203,22 +221,31 @@ def assemble(  # noqa: PLR0913 (the one place where everything meets)
         sharing = None
         if redis is not None:
             sharing = Sharing(redis, way.limits.whole, way.upstream, clock=clock, observer=observer)
-        return _Post(way, _lane(way, transport, books, clock, rng, observer, sharing), transport, sharing)
+        return _Post(way, _lane(way, transport, books, clock, rng, observer, sharing), transport, books, sharing)
 
-    def choose(lanes: Sequence[Lane], split: Split | None) -> None:
-        routed.lanes, routed.split = lanes, split
-        alone = len(lanes) == 1 and not rules and lanes[0].models is None and split is None
+    def around(posts: Sequence[_Post], choice: _Choice) -> Endpoint:
+        lanes, thrift = [post.lane for post in posts], choice.thrift
+        routed.lanes, routed.rules, routed.split = lanes, choice.rules, choice.split
+        alone = len(lanes) == 1 and not choice.rules and lanes[0].models is None and choice.split is None
         retrying.inner = lanes[0].endpoint if alone else routed
+        retrying.rules = RetryRules(max_wait=max((post.way.limits.max_wait for post in posts), default=0.0))
+        outermost_first: list[Wrap] = [
+            lambda inner: Deadlined(inner, clock),
+            *([around_again] if reuse else []),
+            *([] if thrift is None else [lambda inner: Thrifty(inner, thrift, accounts, observer)]),
+        ]
+        return _wrapped(retrying, outermost_first)
+
+    def around_again(inner: Endpoint) -> Endpoint:  # with the answers that it has
+        reusing.inner = inner
+        return reusing
 
     routed = Routed((), rules, clock=clock, observer=observer)
-    patience = RetryRules(max_wait=max(way.limits.max_wait for way in ways))
     name = ways[0].upstream.name if len(ways) == 1 else ""
-    retrying = Retrying(routed, patience, clock=clock, rng=rng, upstream=name, observer=observer)
-    outermost_first: list[Wrap] = [
-        lambda inner: Deadlined(inner, clock),
-        *([] if thrift is None else [lambda inner: Thrifty(inner, thrift, accounts, observer)]),
-    ]
-    return Gateway(_wrapped(retrying, outermost_first), accounts, ways, build, choose, redis)
+    retrying = Retrying(routed, RetryRules(), clock=clock, rng=rng, upstream=name, observer=observer)
+    reusing = Reusing(retrying, reuse, clock=clock, observer=observer)
+    posts, choice = [build(way) for way in ways], _Choice(rules, thrift)
+    return Gateway(posts, around(posts, choice), accounts, build, choice, around, redis)
 
 
 def _lane(
@@ -245,7 +272,10 @@ def _lane(
         observer=observer,
         sharing=sharing,
     )
-    return Lane(limited, id=way.name, upstream=name, models=way.models, tier=way.tier, weight=way.weight)
+    endpoint: Limited | Warmed = limited
+    if way.prompt_cache is not None:
+        endpoint = Warmed(limited, way.prompt_cache, clock=clock, upstream=name, observer=observer)
+    return Lane(endpoint, id=way.name, upstream=name, models=way.models, tier=way.tier, weight=way.weight)
 
 
 def _wrapped(endpoint: Endpoint, outermost_first: Sequence[Wrap]) -> Endpoint:

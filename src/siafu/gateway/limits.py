@@ -125,9 +125,9 @@ class Limited:
         self._upstream = upstream
         self._observer = observer
         self._sharing = sharing
-        rate = None if limits.rpm is None or sharing else limits.rpm / 60
+        rate, burst = self._rate(limits)
         tpm = None if sharing else limits.tpm
-        self._throttle = Throttle(rate=rate, burst=limits.burst or max(1, int(rate or 1)))
+        self._throttle = Throttle(rate=rate, burst=burst)
         self._admission = Admission(
             self._throttle,
             limits.policy_now(),
@@ -145,6 +145,24 @@ class Limited:
     @property
     def in_flight(self) -> int:
         return self._admission.in_flight
+
+    def change(self, limits: Limits) -> None:
+        """Hold these limits from now on; calls under way count in them. Of `policy`, `ramp` and `interactive` those of
+        the start stay.
+        """
+        self._limits, now = limits, self._clock.now()
+        alone = self._sharing is None
+        if self._sharing is not None:
+            self._sharing.share.change(limits.whole, now)
+        rate, burst = self._rate(limits)
+        self._throttle.change(rate, burst, now)
+        self._admission.change(now, most=limits.concurrency, rpm=limits.rpm, tpm=limits.tpm if alone else None)
+        self._dispatch()
+
+    def _rate(self, limits: Limits) -> tuple[float | None, int]:
+        """Requests a second and at once; no rate while others share it."""
+        rate = None if limits.rpm is None or self._sharing else limits.rpm / 60
+        return rate, limits.burst or max(1, int(rate or 1))
 
     def pause(self, now: float) -> float:
         """Seconds until the wait that the upstream asked for is over."""

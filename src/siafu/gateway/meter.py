@@ -33,7 +33,7 @@ from siafu.gateway.wire import encode
 from siafu.observe.calls import CallContext
 from siafu.observe.events import AttemptEnded, Observer
 from siafu.pace.clock import Clock
-from siafu.store.records import AttemptOpened, AttemptSettled, Ledger
+from siafu.store.records import DOUBTFUL, AttemptOpened, AttemptSettled, Ledger
 
 DEFAULT_MAX_OUTPUT = 4096
 _OUTPUT_LIMITS = ("max_completion_tokens", "max_output_tokens")
@@ -42,8 +42,9 @@ _NOTHING = Usage()
 _Outcome = Literal["ok", "refused", "failed", "abandoned"]
 
 
-class Books(msgspec.Struct, frozen=True, kw_only=True):
-    """Where money is written down. `max_output`: tokens of output set for calls under a budget that name no limit."""
+class Books(msgspec.Struct, kw_only=True):
+    """Where money is written down. `prices` may be replaced: an attempt keeps those under which it was reserved.
+    `max_output`: tokens of output set for calls under a budget that name no limit."""
 
     prices: Prices
     ledger: Ledger
@@ -54,7 +55,7 @@ class Books(msgspec.Struct, frozen=True, kw_only=True):
 class _Attempt:
     """One physical attempt between its opening and its one settlement."""
 
-    __slots__ = ("_metered", "began", "context", "hold", "id", "model", "rates", "reserved", "sent")
+    __slots__ = ("_metered", "began", "context", "hold", "id", "model", "prices", "rates", "reserved", "sent")
 
     hold: Hold  # once it is reserved, before the line is opened
 
@@ -63,6 +64,7 @@ class _Attempt:
         self.id = id
         self.context = context
         self.model = model
+        self.prices = metered.books.prices
         self.rates = rates
         self.reserved: int | None = None
         self.sent = False
@@ -78,7 +80,7 @@ class _Attempt:
         """The rates of the model that answered, else those of the model that was asked."""
         if not served or served == self.model:
             return self.rates
-        return self._metered.books.prices.rates(served, self._metered.clock.wall()) or self.rates
+        return self.prices.rates(served, self._metered.clock.wall()) or self.rates
 
     def answered(self, answer: ChatAnswer, first_token: float | None = None) -> None:
         """Settle an attempt that gave a (priced) answer."""
@@ -86,12 +88,14 @@ class _Attempt:
         rates = self._rates_of(answer.model)
         known = usage is not None
         usage = usage or _NOTHING
+        saved = 0 if rates is None or answer.usd_pico is None else rates.saved(usage)
         self._settle(
             AttemptSettled(
                 attempt=self.id,
                 outcome="ok",
                 settled_at=self._metered.clock.wall(),
                 status=200,
+                code=DOUBTFUL if usage.doubtful else "",
                 served_model=answer.model,
                 input_tokens=usage.input,
                 cached_tokens=usage.cached,
@@ -100,6 +104,7 @@ class _Attempt:
                 reasoning_tokens=usage.reasoning,
                 usage_known=known,
                 usd_pico=answer.usd_pico if known else self.reserved,
+                saved_pico=saved,
                 price_source="" if rates is None else rates.source,
                 price_date="" if rates is None else rates.date,
                 seconds=self._metered.clock.now() - self.began,
@@ -155,6 +160,7 @@ class _Attempt:
                 cached_tokens=line.cached_tokens,
                 output_tokens=line.output_tokens,
                 usd_pico=line.usd_pico,
+                saved_pico=line.saved_pico,
             )
         )
 

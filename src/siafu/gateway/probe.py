@@ -6,7 +6,7 @@ import asyncio
 import socket
 import ssl
 from collections.abc import Mapping
-from datetime import UTC
+from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
 from urllib.parse import urlsplit
@@ -14,11 +14,13 @@ from urllib.parse import urlsplit
 import msgspec
 
 from siafu.border.canonical import loads
+from siafu.border.secrets import redact
 from siafu.border.text import clean, preview
 from siafu.border.urls import is_loopback
 from siafu.errors import BoundaryError
 from siafu.gateway.chat import MAX_ANSWER_BYTES
 from siafu.gateway.classify import malformed
+from siafu.gateway.upstream import Upstream
 
 CONNECT_SECONDS = 5.0
 MAX_MODELS = 10_000
@@ -65,17 +67,27 @@ def clock_ahead(headers: Mapping[str, str], wall: float) -> float | None:
         return None
 
 
-async def obstacle(base_url: str) -> str:
-    """Why no connection to the host of `base_url` can be made, and what to do; empty when one can. No key is sent.
-
-    It goes straight to the host: only of use where no proxy is in between.
+async def obstacle(upstream: Upstream) -> str:
+    """Why no connection to the host of `upstream`, or to the proxy before it, can be made, and what to do; empty when
+    one can. No key is sent.
     """
-    parts = urlsplit(base_url)
-    host, tls = parts.hostname or "", parts.scheme == "https"
-    port = parts.port or (443 if tls else 80)
+    proxy = upstream.proxy_for(upstream.base_url)
+    parts = urlsplit(proxy or upstream.base_url)
+    tls = parts.scheme == "https"
+    host, port = parts.hostname or "", parts.port or (443 if tls else 80)
+    trusted: ssl.SSLContext | bool | None = upstream.trusted() if tls else None
+    blocked = await _blocked(host, port, trusted)
+    if blocked and proxy:
+        return f"the way leads through the proxy {preview(redact(proxy), 100)}: {blocked}"
+    if not (tls or blocked or proxy) and await _speaks_tls(host, port):
+        return f"port {port} speaks TLS: the address should begin with https://"
+    return blocked
+
+
+async def _blocked(host: str, port: int, trusted: ssl.SSLContext | bool | None) -> str:
     try:
         async with asyncio.timeout(CONNECT_SECONDS):
-            _, writer = await asyncio.open_connection(host, port, ssl=tls or None)
+            _, writer = await asyncio.open_connection(host, port, ssl=trusted)
         writer.transport.abort()
     except socket.gaierror:
         return f"the name {preview(host, 100)} is not known: check its spelling, and this machine's DNS and network"
@@ -83,14 +95,48 @@ async def obstacle(base_url: str) -> str:
         own = "; start the server, or correct the port" if is_loopback(host) else "; check the address and port"
         return f"nothing listens on port {port} of {preview(host, 100)}{own}"
     except TimeoutError:
+        if trusted and not await _blocked(host, port, None):
+            return f"port {port} says nothing of TLS: should the address begin with http://, or have another port?"
         return f"{preview(host, 100)} does not answer on port {port}: is a firewall, VPN or HTTPS_PROXY in between?"
     except ssl.SSLCertVerificationError as error:
-        return (
-            f"its certificate is refused ({preview(error.verify_message, 100)}): for a private authority set "
-            "SSL_CERT_FILE; for an expired one check this machine's clock first"
-        )
-    except ssl.SSLError:
-        return f"port {port} does not speak TLS: should the address begin with http://, or have another port?"
+        return _distrusted(error, host)
+    except ssl.SSLError as error:
+        if error.reason == "WRONG_VERSION_NUMBER":
+            return f"port {port} does not speak TLS: should the address begin with http://, or have another port?"
+        return f"port {port} and this machine agree on no way to speak TLS ({error.reason}): is the server too old?"
+    except ConnectionError as error:
+        if trusted:
+            return f"port {port} breaks off when TLS begins: does it speak TLS at all, or only versions below 1.2?"
+        return f"no connection: {error.strerror or type(error).__name__}"
     except OSError as error:
         return f"no connection: {error.strerror or error}"
     return ""
+
+
+def _distrusted(error: ssl.SSLCertVerificationError, host: str) -> str:
+    """What to do about a certificate, by OpenSSL's number of what is wrong with it (x509_vfy.h)."""
+    said = preview(error.verify_message, 100)
+    today = f"{datetime.now(UTC):%Y-%m-%d}"
+    return {
+        9: f"its certificate is not valid yet: check this machine's clock, which says {today}",
+        10: f"its certificate has expired: renew it at the server, or set this machine's clock, which says {today}",
+        62: f"its certificate is for another name than {preview(host, 100)}: check the address ({said})",
+        64: f"its certificate is for another address than {preview(host, 100)}: use the host's name ({said})",
+    }.get(
+        error.verify_code,
+        f"its certificate is from nobody this machine trusts ({said}): set ca_file of the upstream, or SSL_CERT_FILE, "
+        "to a file with the certificate of its authority",
+    )
+
+
+async def _speaks_tls(host: str, port: int) -> bool:
+    """Whether a TLS handshake gets an answer, be its certificate good or not."""
+    try:
+        async with asyncio.timeout(CONNECT_SECONDS):
+            _, writer = await asyncio.open_connection(host, port, ssl=True)
+        writer.transport.abort()
+    except ssl.SSLCertVerificationError:
+        return True
+    except OSError:
+        return False
+    return True

@@ -81,8 +81,8 @@ class Retrying:
     def __init__(
         self, inner: Endpoint, rules: RetryRules, *, clock: Clock, rng: Random, upstream: str, observer: Observer
     ) -> None:
-        self.inner = inner  # may be replaced: calls that are asked again go there too
-        self._rules = rules
+        self.inner = inner  # it and the rules may be replaced: calls that are asked again go by them too
+        self.rules = rules
         self._clock = clock
         self._rng = rng
         self._upstream = upstream
@@ -99,7 +99,7 @@ class Retrying:
             except ModelError as error:
                 now = self._clock.now()
                 sent = context.attempts + (error.attempts > 0)  # 0: it was refused here and never sent
-                wait = progress.next_wait(error, self._rules, now, self._rng)
+                wait = progress.next_wait(error, self.rules, now, self._rng)
                 if wait is None or not self._may_repeat(error, context, now + wait):
                     error.attempts = sent - first
                     last = self._last_word(error, progress)
@@ -126,7 +126,7 @@ class Retrying:
 
     def _last_word(self, error: ModelError, progress: Progress) -> ModelError:
         """The error to raise: a refusal that kept naming a quota is told as one."""
-        if progress.unsure < self._rules.quota_tries or not ambiguous_quota(error.provider_code):
+        if progress.unsure < self.rules.quota_tries or not ambiguous_quota(error.provider_code):
             return error
         return QuotaExhausted(
             f"{error.message}; asked {progress.unsure} times: taken as used up",

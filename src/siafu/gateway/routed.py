@@ -19,6 +19,7 @@ from siafu.gateway.endpoint import Reply
 from siafu.gateway.limits import Limited
 from siafu.gateway.retry import kind_of
 from siafu.gateway.routing import Rule, Target, chain, pick
+from siafu.gateway.warmed import Warmed
 from siafu.observe.calls import CallContext
 from siafu.observe.events import LaneClosed, LaneOpened, Observer, Rerouted
 from siafu.pace.clock import Clock
@@ -39,7 +40,7 @@ class Lane:
 
     def __init__(
         self,
-        endpoint: Limited,
+        endpoint: Limited | Warmed,
         *,
         id: str,
         upstream: str,
@@ -79,14 +80,14 @@ class _Option(NamedTuple):
 
 
 class Routed:
-    """The wrapper that chooses. `lanes`: in the order of the settings; may be replaced. `rules`: the first that fits a
-    call counts. `split`: how canaries divide calls; may be replaced.
+    """The wrapper that chooses. `lanes`: in the order of the settings. `rules`: the first that fits a call counts.
+    `split`: how canaries divide calls. All of them may be replaced.
     """
 
     def __init__(self, lanes: Sequence[Lane], rules: Sequence[Rule], *, clock: Clock, observer: Observer) -> None:
         self.lanes = lanes
+        self.rules = rules
         self.split: Split | None = None
-        self._rules = rules
         self._clock = clock
         self._observer = observer
         self._standings: dict[tuple[str, str], Standing] = {}  # (upstream, model) that failed last
@@ -96,7 +97,7 @@ class Routed:
 
         Raises: ModelError, with `tried` and `elsewhere`; RequestRefused when no upstream offers the model.
         """
-        targets = chain(self._rules, request, context)
+        targets = chain(self.rules, request, context)
         if self.split is not None:
             targets = self.split.targets(targets, request, context, self._offered)
         lane, wanted = self._choose(targets, context.tried)

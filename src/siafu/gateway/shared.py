@@ -11,6 +11,8 @@ from collections.abc import Awaitable
 from datetime import UTC, datetime
 from typing import Protocol
 
+import msgspec
+
 from siafu.border.money import show_least, show_usd
 from siafu.errors import BudgetReached, StoreError
 from siafu.gateway.accounts import Account
@@ -60,6 +62,10 @@ class Slice:
     def used(self) -> tuple[int, int]:
         account = self.account
         return self._elsewhere + account.spent + account.reserved, self._budget.limit
+
+    def change(self, limit: int) -> None:
+        """The whole budget is another from now on; the slice is made anew by it when it is filled next."""
+        self._budget = msgspec.structs.replace(self._budget, limit=limit)
 
     async def fill(self, amount: int) -> None:
         """As `Lease.fill`. While others hold what they may give back, waits for them."""
@@ -138,6 +144,12 @@ class Daily:
             budget = day_budget(wall, self._limit)
             found = self._slices[since] = Slice(budget, self._lender, self._clock)
         return found.account
+
+    def change(self, limit: int) -> None:
+        """Keep another budget, from today on."""
+        self._limit = limit
+        for each in self._slices.values():
+            each.change(limit)
 
     async def run(self) -> None:
         """Renew the leases until cancelled. When the database cannot be reached they end, and the next call is told."""

@@ -13,17 +13,21 @@ from siafu.gateway.classify import malformed
 from siafu.gateway.endpoint import Delta
 from siafu.gateway.wire import MAX_TOOL_CALLS, answer, body_error, decode
 
+_WRAPPED = 16
 SseEvent = tuple[bytes, bytes]
 
 
 class SseDecoder:
-    """Bytes, cut anywhere, to events as (name, data). Lines may end in LF, CRLF or CR."""
+    """Bytes, cut anywhere, to events as (name, data). Lines may end in LF, CRLF or CR. max_bytes: of one event; all of
+    a stream may have 16 times as many, as each few letters of an answer come in an event of hundreds of bytes.
+    """
 
-    __slots__ = ("_after_cr", "_data", "_first", "_name", "_open", "_seen", "max_bytes")
+    __slots__ = ("_after_cr", "_data", "_first", "_held", "_name", "_open", "_seen", "max_bytes")
 
     def __init__(self, *, max_bytes: int = MAX_ANSWER_BYTES) -> None:
         self.max_bytes = max_bytes
-        self._open: list[bytes] = []  # the pieces of a line that has not ended
+        self._open = bytearray()  # a line that has not ended
+        self._held = 0  # bytes of the lines before it of its event
         self._after_cr = False
         self._name, self._data = b"", list[bytes]()
         self._seen = 0
@@ -32,12 +36,12 @@ class SseDecoder:
     def feed(self, chunk: bytes) -> list[SseEvent]:
         """The events that `chunk` completes.
 
-        Raises: MalformedReply when the stream is larger than `max_bytes`.
+        Raises: MalformedReply when the event or the stream is too large.
         """
         self._seen += len(chunk)
-        if self._seen > self.max_bytes:
-            raise malformed(f"it is larger than {self.max_bytes:,} bytes")
-        if _is_one_event(chunk) and not (self._data or self._name or self._after_cr or any(self._open)):
+        if self._seen > _WRAPPED * self.max_bytes:
+            raise malformed(f"it is larger than {_WRAPPED * self.max_bytes:,} bytes")
+        if _is_one_event(chunk) and not (self._data or self._name or self._after_cr or self._open):
             self._first = False
             return [(b"", chunk[6:-2])]
         if self._after_cr:
@@ -45,17 +49,20 @@ class SseDecoder:
         self._after_cr = chunk.endswith(b"\r")
         if b"\r" in chunk:
             chunk = chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-        if b"\n" not in chunk:
-            self._open.append(chunk)
-            return []
         first, *lines = chunk.split(b"\n")
-        lines.insert(0, b"".join((*self._open, first)))
-        self._open = [lines.pop()]
-        return self._events(lines)
+        self._open += first
+        events = []
+        if lines:
+            lines.insert(0, bytes(self._open))
+            self._open = bytearray(lines.pop())
+            events = self._events(lines)
+        if self._held + len(self._open) > self.max_bytes:
+            raise malformed(f"an event of it is larger than {self.max_bytes:,} bytes")
+        return events
 
     def finish(self) -> list[SseEvent]:
         """What the end of the stream completes: some servers leave out the last empty line."""
-        return self._events([b"".join(self._open), b""])
+        return self._events([bytes(self._open), b""])
 
     def _events(self, lines: list[bytes]) -> list[SseEvent]:
         events = []
@@ -65,12 +72,13 @@ class SseDecoder:
         for line in lines:
             if line.startswith(b"data:"):
                 self._data.append(line[5:].removeprefix(b" "))
+                self._held += len(line)
             elif line.startswith(b"event:"):
                 self._name = line[6:].strip()
             elif not line:
                 if self._data:
                     events.append((self._name, b"\n".join(self._data)))
-                self._name, self._data = b"", []
+                self._name, self._data, self._held = b"", [], 0
         return events
 
 
@@ -88,11 +96,13 @@ class Assembler:
     """Events to deltas and, at the end, the answer.
 
     `begun`: the model has said something (text, reasoning or a piece of a tool call). `done`: `[DONE]` was read.
+    max_chars: of the whole answer.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, max_chars: int = MAX_ANSWER_BYTES) -> None:
         self.begun = False
         self.done = False
+        self._room = self._max_chars = max_chars
         self._message: dict[str, Any] = {"role": "assistant", "content": None}
         self._pieces: dict[str, list[str]] = {}
         self._calls: list[dict[str, Any]] = []
@@ -120,8 +130,9 @@ class Assembler:
             self.done = True
             return None
         chunk = decode(data, content_type="text/event-stream")
-        if chunk.error or chunk.object == "error" or name == b"error":
-            raise body_error(chunk.error or {"message": chunk.message, "code": chunk.code})
+        error = chunk.failure()
+        if error is not None or name == b"error":
+            raise body_error(error or {})
         self._model = self._model or chunk.model
         self._id = self._id or chunk.id
         self._usage = chunk.usage or self._usage
@@ -154,8 +165,10 @@ class Assembler:
                 for piece in value if isinstance(value, list) else ():
                     self._add_call(piece)
             elif isinstance(value, str) and name != "role":
+                self._grow(len(value))
                 self._pieces.setdefault(name, []).append(value)
             elif isinstance(value, list) and isinstance(held := self._message.get(name), list):
+                self._grow(len(dumps(value)))
                 held.extend(value)
             elif value is not None:
                 self._message[name] = value
@@ -177,10 +190,17 @@ class Assembler:
         call = self._calls[place]
         call.update((name, value) for name, value in piece.items() if name not in ("index", "function") and value)
         for name, value in function.items():
-            if name == "arguments" and value:
-                self._arguments[place].append(value if isinstance(value, str) else dumps(value).decode())
+            if name == "arguments" and value is not None:
+                text = value if isinstance(value, str) else dumps(value).decode()
+                self._grow(len(text))
+                self._arguments[place].append(text)
             elif name != "arguments" and value:
                 call["function"][name] = value
+
+    def _grow(self, chars: int) -> None:
+        self._room -= chars
+        if self._room < 0:
+            raise malformed(f"it is longer than {self._max_chars:,} characters")
 
     def _place(self, piece: dict[str, Any], function: dict[str, Any]) -> int:
         """Which call a piece belongs to: by index; a named piece with another id under a known index is a new call."""

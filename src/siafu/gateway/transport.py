@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import asyncio
 import io
+import socket
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextvars import ContextVar
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
 import aiohttp
 import msgspec
+from aiohttp.client_proto import ResponseHandler
 
 from siafu import __version__
 from siafu.border.secrets import Secret, redact
@@ -41,6 +44,8 @@ from siafu.pace.clock import Clock
 _LARGE = 2**20  # bytes; the library wants larger bodies as files
 _AT_ONCE = 1.0  # seconds within which a connection fails that the server had closed before the request came
 _LIST_SECONDS = 10.0  # for a list of models
+# seconds until it is asked, between askings, askings; milliseconds until what was sent must have arrived
+_PEER = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3), ("TCP_USER_TIMEOUT", 60_000))
 _LINGER = 0.25  # seconds to wait for the end of a stream after its last event, so that its connection can be kept
 
 
@@ -70,8 +75,7 @@ class Transport:
         try:
             return await self._send(request, context)
         except SiafuError as error:
-            error.__context__ = None  # the library's own error, which holds the request's headers
-            raise
+            raise _bare(error)  # noqa: B904 (it is the same error)
 
     async def _send(self, request: ChatRequest, context: CallContext) -> Reply:
         if request.extra and not OWN_FIELDS.isdisjoint(request.extra):
@@ -100,16 +104,21 @@ class Transport:
         while response is None:
             sent, connection = self._clock.now(), _Connection()
             _connection.set(connection)
+            # the library's own limit begins anew with each byte of a head, and with each 1xx before it
+            head = asyncio.timeout(timeouts.first_byte and timeouts.connect + timeouts.first_byte)
             try:
-                response = await session.post(
-                    self._url,
-                    data=data if len(data) <= _LARGE else io.BytesIO(data),
-                    headers={"x-siafu-attempt": str(call.attempt), **self._auth},
-                    allow_redirects=False,
-                    proxy=self._proxy,
-                    timeout=timeout,
-                )
+                async with head:
+                    response = await session.post(
+                        self._url,
+                        data=data if len(data) <= _LARGE else io.BytesIO(data),
+                        headers={"x-siafu-attempt": str(call.attempt), **self._auth},
+                        allow_redirects=False,
+                        proxy=self._proxy,
+                        timeout=timeout,
+                    )
             except (aiohttp.ClientError, OSError) as error:
+                if head.expired():
+                    raise call.translate(aiohttp.SocketTimeoutError(), began=False) from None
                 if not (connection.used and _was_closed(error) and self._clock.now() - sent < _AT_ONCE):
                     raise call.translate(lost or error, began=False) from None
                 lost = error
@@ -127,6 +136,12 @@ class Transport:
 
         Raises: ModelError.
         """
+        try:
+            return await self._list()
+        except SiafuError as error:
+            raise _bare(error)  # noqa: B904
+
+    async def _list(self) -> Offer:
         held = self._sessions.get(asyncio.get_running_loop())
         session = held[0] if held is not None else await self._new_session()
         limits = msgspec.structs.replace(self._upstream.timeouts, total=_LIST_SECONDS)
@@ -222,13 +237,50 @@ class _Connection:
 _connection: ContextVar[_Connection | None] = ContextVar("siafu_connection", default=None)
 
 
+class _Protocol(ResponseHandler):
+    """Tells who reads a body that what came last is no HTTP; the library only closes the connection, and the reader
+    would wait for more until its total limit.
+    """
+
+    def set_exception(self, exc: BaseException, *cause: BaseException) -> None:
+        body = self._payload
+        super().set_exception(exc, *cause)
+        if body is not None and not body.is_eof() and body.exception() is None:
+            body.set_exception(exc if isinstance(exc, aiohttp.ClientError) else aiohttp.ClientPayloadError(str(exc)))
+
+
 class _Connector(aiohttp.TCPConnector):
-    """Tells which requests get a new connection. (The library's traces could, for a quarter of the price of a call.)"""
+    """Tells which requests get a new connection (the library's traces could, for a quarter of the price of a call), and
+    keeps none on which something came that nobody had asked for: it would be taken for the next answer (RFC 9112, 9.2).
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._factory = cast("partial[ResponseHandler]", partial(_Protocol, loop=self._loop))
 
     async def _create_connection(self, *args: Any, **options: Any) -> Any:
         if (connection := _connection.get()) is not None:
             connection.used = False
-        return await super()._create_connection(*args, **options)
+        protocol: Any = await super()._create_connection(*args, **options)
+        _watch_peer(protocol.transport.get_extra_info("socket"))
+        return protocol
+
+    async def _get(self, *args: Any) -> Any:
+        kept: Any = await super()._get(*args)
+        while kept is not None and kept.protocol.should_close:
+            kept.close()
+            kept = await super()._get(*args)
+        return kept
+
+
+def _watch_peer(sock: Any) -> None:
+    """Have the system notice within a minute that a peer has vanished without a word, and keep the way to it open: a
+    router between us forgets connections on which nothing moves, also those that wait for a long answer.
+    """
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in _PEER:
+        if (option := getattr(socket, name, None)) is not None:  # not every system has all of them
+            sock.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 def _was_closed(error: BaseException) -> bool:
@@ -252,7 +304,7 @@ class StreamReply:
         self._call = call
         self._clock = clock
         self._decoder = SseDecoder(max_bytes=call.upstream.max_answer_bytes)
-        self._assembler = Assembler()
+        self._assembler = Assembler(max_chars=call.upstream.max_answer_bytes)
         self._ready: deque[Delta] = deque()
         self._first_token: float | None = None
         self._end: End | None = None
@@ -336,9 +388,7 @@ class StreamReply:
                 return self._finish("completed", answer=self._assembler.answer())
             except ModelError as no_answer:
                 return self._finish("failed", error=no_answer)
-        failure = self._call.translate(error, began=True)
-        failure.__suppress_context__ = True  # the library's own error may hold the request's headers
-        return self._finish("failed", error=failure)
+        return self._finish("failed", error=self._call.translate(error, began=True))
 
     async def _linger(self) -> None:
         """Wait a moment for the end of the body, so that the connection can be used again."""
@@ -352,6 +402,8 @@ class StreamReply:
     def _finish(self, outcome: Outcome, *, answer: ChatAnswer | None = None, error: SiafuError | None = None) -> None:
         if self._end is not None:
             return
+        if error is not None:
+            _bare(error)
         if outcome == "completed" and self._response.content.at_eof():
             self._response.release()
         else:
@@ -393,7 +445,7 @@ class _Call:
             if began:
                 return CallTimeout(f"{where} fell silent for {limits.idle:g} s within its answer", phase="idle")
             limit = limits.first_byte or limits.idle
-            return CallTimeout(f"{where} sent nothing for {limit:g} s", phase="first_byte")
+            return CallTimeout(f"{where} began no answer within {limit:g} s", phase="first_byte")
         if isinstance(error, TimeoutError):
             if self.late:
                 return DeadlineReached(f"{where} had not answered in full when the time for this call was over")
@@ -401,7 +453,8 @@ class _Call:
         text = f"{type(error).__name__}: {preview(redact(str(error)[:4000]), 200)}"
         for kinds, ours, what in _MEANINGS:
             if isinstance(error, kinds):
-                return ours(f"{what.format(where)} ({text})")
+                status = getattr(error, "status", None) if isinstance(error, aiohttp.ClientHttpProxyError) else None
+                return ours(f"{what.format(where)} ({text})", status=status)
         return UpstreamFault(f"the connection to {where} broke ({text})")
 
 
@@ -423,6 +476,14 @@ _MEANINGS: tuple[tuple[tuple[type[BaseException], ...], type[ModelError], str], 
     ((aiohttp.ClientPayloadError,), UpstreamFault, "the answer of {} was cut"),
     ((aiohttp.ClientError, OSError), UpstreamFault, "the connection to {} broke"),
 )
+
+
+def _bare(error: SiafuError) -> SiafuError:
+    """`error` without the library's own error behind it, which holds the request's headers, and without the frames in
+    which it was made, which hold the answer: an upstream may repeat the key, and loggers may write locals down.
+    """
+    error.__context__, error.__suppress_context__ = None, True
+    return error.with_traceback(None)
 
 
 async def _keep(session: aiohttp.ClientSession) -> AsyncGenerator[None]:

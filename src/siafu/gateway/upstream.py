@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import ssl
 import urllib.request
@@ -86,6 +87,13 @@ class Upstream(msgspec.Struct, frozen=True, kw_only=True):
         if is_loopback(host) or urllib.request.proxy_bypass(f"{host}:{parts.port}" if parts.port else host):
             return None
         return urllib.request.getproxies().get(parts.scheme)
+
+    def proxy_from(self) -> str:
+        """Who says that there is a proxy: `proxy`, or a variable of the environment."""
+        name = f"{urlsplit(self.base_url).scheme}_proxy"
+        if self.proxy is not None:
+            return "proxy"
+        return next((each for each in (name, name.upper(), "all_proxy", "ALL_PROXY") if os.environ.get(each)), "system")
 
     def trusted(self) -> ssl.SSLContext | Literal[True]:
         """The certificates to trust; True = the system's. Raises: ConfigError when `ca_file` cannot be used."""

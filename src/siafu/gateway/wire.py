@@ -13,8 +13,9 @@ import msgspec
 from siafu.border.canonical import dumps, loads, scrubbed
 from siafu.border.secrets import redact
 from siafu.errors import BoundaryError, ModelError
-from siafu.gateway.chat import MAX_ANSWER_BYTES, ChatAnswer, ChatRequest, ToolCall, Usage
+from siafu.gateway.chat import MAX_ANSWER_BYTES, ChatAnswer, ChatRequest, ToolCall
 from siafu.gateway.classify import Detail, error_detail, judge, malformed
+from siafu.gateway.usage import read_usage
 
 OWN_FIELDS = frozenset(
     {
@@ -47,6 +48,16 @@ class _Body(msgspec.Struct):
     message: Any = None
     code: Any = None
 
+    def failure(self) -> Any:
+        """The error object in it, None when there is none: of the whole, of its choice, or the body itself when it has
+        a code or a message in place of choices.
+        """
+        choice = self.choices[0] if isinstance(self.choices, list) and self.choices else None
+        found = self.error or (choice.get("error") if isinstance(choice, dict) else None)
+        if found or self.object == "error" or (not self.choices and (self.code or isinstance(self.message, str))):
+            return found or {"message": self.message, "code": self.code}
+        return None
+
 
 _decode = msgspec.json.Decoder(_Body).decode
 
@@ -67,8 +78,8 @@ def parse_answer(body: bytes, *, content_type: str = "", max_bytes: int = MAX_AN
     Raises: MalformedReply when there is none; the error that the body's error object stands for (429 -> RateLimited).
     """
     found = decode(body, content_type=content_type, max_bytes=max_bytes)
-    if found.error or found.object == "error":
-        raise body_error(found.error or {"message": found.message, "code": found.code})
+    if (error := found.failure()) is not None:
+        raise body_error(error)
     choices = found.choices
     if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
         raise malformed("it has no choices", content_type=content_type, body=body)
@@ -119,7 +130,7 @@ def answer(message: dict[str, Any], finish: Any, usage: Any, *, model: Any, id: 
         content=_content(message.get("content")),
         tool_calls=_tool_calls(message) if message.get("tool_calls") else (),
         finish_reason=_word(finish),
-        usage=_usage(usage),
+        usage=read_usage(usage),
         model=_word(model),
         id=_word(id),
     )
@@ -168,47 +179,3 @@ def _free_id(stem: str, index: int, taken: set[str]) -> str:
     while id in taken:
         id += "_"
     return id
-
-
-def _usage(raw: Any) -> Usage | None:
-    """None when the upstream did not say, also when it said nonsense: unknown is not zero."""
-    if not isinstance(raw, dict):
-        return None
-    total, output = _count(raw.get("prompt_tokens")), _count(raw.get("completion_tokens"))
-    if total is None or output is None:
-        return None
-    details = raw.get("prompt_tokens_details")
-    details = details if isinstance(details, dict) else {}
-    spoken = raw.get("completion_tokens_details")
-    spoken = spoken if isinstance(spoken, dict) else {}
-    cached = (
-        _count(details.get("cached_tokens"))
-        or _count(raw.get("prompt_cache_hit_tokens"))
-        or _count(raw.get("cached_tokens"))
-        or _count(raw.get("cache_read_input_tokens"))
-        or 0
-    )
-    written = (
-        _count(details.get("cache_write_tokens"))
-        or _count(details.get("cache_creation_tokens"))
-        or _count(raw.get("cache_creation_input_tokens"))
-        or 0
-    )
-    reasoning = _count(spoken.get("reasoning_tokens")) or _count(raw.get("reasoning_tokens")) or 0
-    cached = min(cached, total)
-    return Usage(
-        input=total,
-        output=output,
-        cached=cached,
-        cache_write=min(written, total - cached),
-        reasoning=min(reasoning, output),
-    )
-
-
-def _count(value: Any) -> int | None:
-    """None for what is no count. (Some upstreams fill a standard field with 0 beside one of their own, so callers take
-    the first above zero.)
-    """
-    if type(value) is int or isinstance(value, float):  # no bool
-        return int(value) if 0 <= value < 1e9 else None
-    return None

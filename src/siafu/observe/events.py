@@ -15,7 +15,8 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, tag=True, gc=False):
 
 class AttemptEnded(Event, frozen=True, kw_only=True):
     """One physical request to a model ended. `outcome`: ok, refused, failed, abandoned. Times in seconds. `key`,
-    `bucket`: as in `store.records.AttemptOpened`.
+    `bucket`: as in `store.records.AttemptOpened`. `saved_pico`: what the prompt cache saved, below 0 when it cost more
+    than it saved.
     """
 
     task: str = ""
@@ -32,6 +33,7 @@ class AttemptEnded(Event, frozen=True, kw_only=True):
     cached_tokens: int = 0
     output_tokens: int = 0
     usd_pico: int | None = None
+    saved_pico: int = 0
 
 
 class Waited(Event, frozen=True, kw_only=True):
@@ -73,6 +75,39 @@ class LaneOpened(Event, frozen=True, kw_only=True):
     model: str = ""
 
 
+class WentFirst(Event, frozen=True, kw_only=True):
+    """A call filled the prompt cache for others that begin alike: so many `siblings` waited for it, for `seconds` at
+    most.
+    """
+
+    task: str = ""
+    role: str = ""
+    model: str = ""
+    upstream: str = ""
+    siblings: int = 0
+    seconds: float = 0.0
+
+
+class Reused(Event, frozen=True, kw_only=True):
+    """A call was answered with an earlier answer, as a rule of the settings says. `usd_pico`: what that had cost."""
+
+    task: str = ""
+    role: str = ""
+    model: str = ""
+    usd_pico: int | None = None
+
+
+class HeadsDiffer(Event, frozen=True, kw_only=True):
+    """Calls of one role begin differently from call to call, so that the prompt cache cannot help. `part`: tools,
+    format (of the answer) or system; `at`: how many characters of the system text are alike. Told once a run and role.
+    """
+
+    role: str = ""
+    model: str = ""
+    part: str = ""
+    at: int = 0
+
+
 class CheaperModel(Event, frozen=True, kw_only=True):
     """A budget is nearly used: calls for `model` go to `instead`, from this one on. Told once a run and model."""
 
@@ -102,6 +137,16 @@ class LimitsShared(Event, frozen=True, kw_only=True):
     alone: bool = False
     processes: int = 1
     why: str = ""
+
+
+class SettingsChanged(Event, frozen=True, kw_only=True):
+    """Settings were read again. `places`: what is other than before, such as `limits.rpm`; `later`: those of them that
+    count only after a new start. `refused`: why nothing of it counts; empty when it does.
+    """
+
+    places: tuple[str, ...] = ()
+    later: tuple[str, ...] = ()
+    refused: str = ""
 
 
 class ToolCalled(Event, frozen=True, kw_only=True):

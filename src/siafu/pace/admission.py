@@ -12,7 +12,7 @@ from siafu.pace.announced import Announced, Left
 from siafu.pace.concurrency import Outcome, Policy, Sample
 from siafu.pace.share import Share
 from siafu.pace.throttle import Grant, Throttle
-from siafu.pace.tokens import Reserved, TokenBucket
+from siafu.pace.tokens import SECONDS_AT_ONCE, Reserved, TokenBucket
 
 INTERACTIVE = 1  # the priority whose part of the concurrency is kept free for it
 
@@ -55,9 +55,26 @@ class Admission:
         self._share = share
         self._requests_left: Announced | None = None
         self._tokens_left: Announced | None = None
+        self._settle()
+
+    def _settle(self) -> None:
         # Nothing but a fixed concurrency and the throttle: what most calls meet is kept short.
-        self._plain = not (policy.moves or tokens or interactive or share)
-        self._most = math.inf if policy.moves else policy.limit
+        more = self._tokens or self._interactive or self._share or self._requests_left or self._tokens_left
+        self._plain = not (self.policy.moves or more)
+        self._most = math.inf if self.policy.moves else self.policy.limit
+
+    def change(self, now: float, *, most: int, rpm: float | None, tpm: float | None) -> None:
+        """Let `most` calls at once from now on, and `tpm` tokens a minute (None = calls are not counted in tokens).
+        rpm: what the provider allows, None = unknown. Calls under way count as before.
+        """
+        self.policy.resize(most, rpm)
+        if tpm is None:
+            self._tokens = None
+        elif self._tokens is None:  # empty, as nobody knows what was used of late
+            self._tokens = TokenBucket(tpm / 60, start=now + SECONDS_AT_ONCE)
+        else:
+            self._tokens.change(tpm / 60, now)
+        self._settle()
 
     @property
     def counts_tokens(self) -> bool:

@@ -29,6 +29,13 @@ class Bucket:
         self._next = max(before, now) + self.interval
         return before, self._next
 
+    def change(self, rate: float, burst: int, now: float) -> None:
+        """Hold another rate from now on. What had left ahead of the old rate is as many requests ahead of the new."""
+        ahead, before, self.interval = max(0.0, self._next - now), self.interval, 1.0 / rate
+        self.burst = burst
+        if ahead:
+            self._next = now + ahead * self.interval / before
+
     def undo(self, grant: tuple[float, float]) -> None:
         """Give back a grant that was not used, unless a later one builds on it."""
         before, after = grant

@@ -34,6 +34,10 @@ class Policy(Protocol):
     @property
     def limit(self) -> int: ...
 
+    def resize(self, most: int, rpm: float | None) -> None:
+        """The most calls at once, and the requests a minute that the provider allows (None = unknown), are others."""
+        ...
+
     def ready(self, now: float, in_flight: int) -> float:
         """Seconds until one more call may leave beside `in_flight`: 0.0 = now, infinite = when one has ended."""
         ...
@@ -59,6 +63,9 @@ class Fixed:
         self.moves = ramp > 0
         self._ramp = ramp
         self._began: float | None = None
+
+    def resize(self, most: int, rpm: float | None) -> None:
+        self.limit = most
 
     def ready(self, now: float, in_flight: int) -> float:
         if in_flight >= self.limit:
@@ -96,6 +103,9 @@ class Learned(ABC):
     @property
     def limit(self) -> int:
         return int(self._aim + 1e-9)
+
+    def resize(self, most: int, rpm: float | None) -> None:
+        self._most, self._aim = most, min(self._aim, float(most))
 
     def ready(self, now: float, in_flight: int) -> float:
         return 0.0 if in_flight < self._aim - 1 + 1e-9 or in_flight == 0 else math.inf

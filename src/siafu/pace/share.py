@@ -157,7 +157,17 @@ class Share:
         if self.alone:
             return
         self.alone = True
+        self._stand_alone(now)
+
+    def change(self, whole: Whole, now: float) -> None:
+        """All processes together have other limits from now on. What is on lease is used up under the old ones."""
+        self.whole = whole
+        if self.alone:
+            self._stand_alone(now)
+
+    def _stand_alone(self, now: float) -> None:
         self.processes = max(self.processes, self.whole.processes)
+        self._bucket = self._token_bucket = None
         if self.whole.requests is not None:
             self._bucket = Bucket(self.whole.requests / self.processes, start=now)
         if self.whole.tokens is not None:

@@ -26,7 +26,7 @@ from siafu.pace.bucket import EPSILON, Bucket
 
 START = 10.0  # requests a second where nothing is known
 FLOOR = 1 / 60
-CEILING = 1000.0  # a learned pace above it is no limit any more
+CEILING = 100_000.0  # a learned pace above it is no limit any more
 SPREAD = 0.2  # seconds; processes that share a key do not all wake at the same instant
 LONGEST = 4.0  # seconds; the longest pause without a hint, so that the end of an outage is seen soon
 BELOW = 0.95  # of the limit: where the pace goes on after it was touched
@@ -68,6 +68,18 @@ class Throttle:
         if self._pace is not None:
             wait = max(wait, self._pace.ready(now))
         return wait if wait > EPSILON else 0.0
+
+    def change(self, rate: float | None, burst: int, now: float) -> None:
+        """Hold another configured rate from now on; pauses, and what was learned, stay. A rate where there was none
+        begins without a burst, as nobody knows what has left of late.
+        """
+        self.rate = rate
+        if rate is None:
+            self._bucket = None
+        elif self._bucket is None:
+            self._bucket = Bucket(rate, burst, start=now + (burst - 1) / rate)
+        else:
+            self._bucket.change(rate, burst, now)
 
     def take(self, now: float) -> Grant:
         """Note that a request leaves at `now`. Returns what `undo` needs."""

@@ -50,6 +50,12 @@ class TokenBucket:
         self._full_at = max(self._full_at, now) + tokens * self._interval
         return Reserved(tokens, self._full_at, self._returned)
 
+    def change(self, rate: float, now: float) -> None:
+        """Hold another rate from now on. Tokens that are missing stay missing."""
+        missing = max(0.0, self._full_at - now) / self._interval
+        self._interval, self.burst = 1.0 / rate, rate * SECONDS_AT_ONCE
+        self._full_at = now + missing * self._interval
+
     def settle(self, reserved: Reserved, used: float, now: float) -> None:
         """Replace a reservation by what was used; 0 = nothing was sent. Once for each reservation."""
         over = (used - reserved.tokens) * self._interval
@@ -58,7 +64,7 @@ class TokenBucket:
             return
         # Since the call left, the bucket was never nearer to full than this; more would have run over.
         missing = reserved.full_at - (self._returned - reserved.returned) - now
-        back = min(-over, max(0.0, missing))
+        back = min(-over, max(0.0, min(missing, self._full_at - now)))  # the latter is less after a change of the rate
         self._full_at -= back
         self._returned += back
 

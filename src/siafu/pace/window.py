@@ -25,12 +25,16 @@ class SlidingWindow:
     moves = True
 
     def __init__(self, most: int, rpm: float | None = None) -> None:
-        self._most_rpm = START_RPM if rpm is None else max(1, int(rpm))
-        self.rpm = min(START_RPM, self._most_rpm)
-        self.limit = min(most, max(1, int(HEADROOM * self._most_rpm)))
+        self.rpm = START_RPM
+        self.resize(most, rpm)
         self._left_at: deque[float] = deque()
         self._refused = 0
         self._grown_at = -math.inf
+
+    def resize(self, most: int, rpm: float | None) -> None:
+        self._most_rpm = START_RPM if rpm is None else max(1, int(rpm))
+        self.rpm = min(self.rpm, self._most_rpm)
+        self.limit = min(most, max(1, int(HEADROOM * self._most_rpm)))
 
     def ready(self, now: float, in_flight: int) -> float:
         if in_flight >= self.limit:

@@ -80,10 +80,7 @@ class App:
         except Refused as refused:
             await self._tell(x, refused)
         except SiafuError as error:
-            told = refusal(error)
-            if told.message == INTERNAL:
-                log.error("%s: %s: %s", x.id, error.code, error.message)
-            await self._tell(x, told)
+            await self._tell(x, refusal(error))
         except asyncio.CancelledError:
             if not x.why:
                 raise
@@ -214,6 +211,8 @@ class App:
     async def _tell(self, x: Exchange, refused: Refused) -> None:
         """Say it to the client as far as that is possible; one that has gone is told nothing."""
         x.end()
+        if refused.log:
+            log.error("%s: %s", x.id, refused.log)
         if x.why == "gone":
             return
         if x.started:

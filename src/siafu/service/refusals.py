@@ -11,13 +11,26 @@ from siafu.border.secrets import redact
 from siafu.border.text import clean
 from siafu.errors import ModelError, SiafuError
 
-INTERNAL = "something went wrong inside siafu; its log has more under this request id"
+_MORE = "; siafu's log has more under this request id"
+INTERNAL = "something went wrong inside siafu" + _MORE
+# in place of words that name addresses, keys and what else is no client's business
+_BEHIND = {
+    "access_refused": "the endpoint behind siafu does not take siafu's key",
+    "unreachable": "the endpoint behind siafu cannot be reached",
+    "upstream_fault": "the connection to the endpoint behind siafu broke",
+    "malformed_reply": "the endpoint behind siafu gave no answer that can be used",
+    "call_timeout": "the endpoint behind siafu did not answer in time",
+    "deadline_reached": "there was no answer within the time that a request may take",
+    "tool_unavailable": "a tool that the answer needs cannot be reached",
+    "tool_timeout": "a tool that the answer needs took too long",
+}
 _RETRY = b"x-should-retry"  # OpenAI's clients obey it
 
 
 class Refused(Exception):
     """An answer other than the one that was wanted. `wait`: seconds after which asking again makes sense, None = not
-    known. `again`: False = asking the same again will not help, whatever the status suggests.
+    known. `again`: False = asking the same again will not help, whatever the status suggests. `log`: what the client is
+    not told.
     """
 
     def __init__(
@@ -29,6 +42,7 @@ class Refused(Exception):
         param: str | None = None,
         wait: float | None = None,
         again: bool = True,
+        log: str = "",
     ) -> None:
         super().__init__(message)
         self.status = status
@@ -37,6 +51,7 @@ class Refused(Exception):
         self.param = param
         self.wait = wait
         self.again = again
+        self.log = log
 
     def body(self) -> bytes:
         """`{"error": {"message", "type", "param", "code"}}`."""
@@ -91,10 +106,14 @@ _ANSWERS: dict[str, tuple[int, str | None, bool]] = {
 
 
 def refusal(error: SiafuError) -> Refused:
-    """How an error of ours is told to a client. What only concerns the operator (store, settings) is not repeated."""
+    """How an error of ours is told to a client. What only concerns the operator (store, settings, where siafu asks and
+    with which key) is not repeated; what an endpoint itself says is.
+    """
     found = told(error.code, error.message)
     if not isinstance(error, ModelError):
         return found
+    if error.code == "upstream_fault" and error.status is not None:
+        found.message, found.log = clean(redact(error.message)), ""
     found.wait = error.wait
     found.param = error.param
     if error.code == "request_refused":
@@ -107,10 +126,13 @@ def refusal(error: SiafuError) -> Refused:
 def told(code: str, message: str) -> Refused:
     """The same for an error of which only code and message are left."""
     answer = _ANSWERS.get(code)
+    text, log = clean(redact(message)), ""
     if answer is None:
-        return Refused(500, INTERNAL, code="internal_error")
+        return Refused(500, INTERNAL, code="internal_error", log=f"{code}: {text}")
     status, other, again = answer
-    return Refused(status, clean(redact(message)), code=other or code, again=again)
+    if code in _BEHIND:
+        text, log = _BEHIND[code] + _MORE, f"{code}: {text}"
+    return Refused(status, text, code=other or code, again=again, log=log)
 
 
 def invalid(param: str, message: str) -> Refused:

@@ -11,6 +11,8 @@ from typing import Literal, Protocol
 
 import msgspec
 
+DOUBTFUL = "usage_doubtful"  # the code of an answer whose counts of the prompt cache contradict each other
+
 
 class AttemptOpened(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A physical request is about to be sent. `attempt` is unique; `reserved_pico`: its largest possible cost, None
@@ -37,7 +39,8 @@ class AttemptSettled(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     outcome: ok, refused (an answer without work: 4xx, 429), failed (5xx, cut, malformed), abandoned (cancelled or
     timed out). `usage_known` false = the cost is between 0 and the reservation. `usd_pico`: the charged cost, None
-    when unknown or unpriced. price_source, price_date: where the price came from (ISO date).
+    when unknown or unpriced. `saved_pico`: what the prompt cache saved, below 0 when writing it cost more.
+    price_source, price_date: where the price came from (ISO date).
     """
 
     attempt: str
@@ -53,6 +56,7 @@ class AttemptSettled(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     reasoning_tokens: int = 0
     usage_known: bool = False
     usd_pico: int | None = None
+    saved_pico: int = 0
     price_source: str = ""
     price_date: str = ""
     seconds: float = 0.0

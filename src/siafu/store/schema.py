@@ -106,10 +106,17 @@ MIGRATIONS: tuple[str, ...] = (
     ALTER TABLE attempt ADD COLUMN key TEXT NOT NULL DEFAULT '';
     ALTER TABLE attempt ADD COLUMN bucket TEXT NOT NULL DEFAULT '';
     """,
+    """
+    ALTER TABLE attempt ADD COLUMN saved_pico INTEGER NOT NULL DEFAULT 0
+        CHECK (saved_pico BETWEEN -10000000000000000 AND 10000000000000000);
+    """,
 )
 
 # What lets a reader take a file that no run has brought up to date for one of this version: by the file's version.
-_SEEN: dict[int, str] = {1: "CREATE TEMP VIEW attempt AS SELECT *, '' AS key, '' AS bucket FROM main.attempt"}
+_SEEN: dict[int, str] = {
+    1: "CREATE TEMP VIEW attempt AS SELECT *, '' AS key, '' AS bucket, 0 AS saved_pico FROM main.attempt",
+    2: "CREATE TEMP VIEW attempt AS SELECT *, 0 AS saved_pico FROM main.attempt",
+}
 
 
 def open_file(path: Path) -> sqlite3.Connection:

@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 
 from siafu.store.journal_file import JournalFile
+from siafu.store.records import DOUBTFUL
 from siafu.store.schema import may_be_ours
 
 # What a ledger can be divided by. The model is the one that served, else the one that was asked; the key that of the
@@ -32,8 +33,9 @@ class Sums(msgspec.Struct, frozen=True, kw_only=True):
     answers: of them became the answer to a step. wasted: settled, and became nobody's answer. input_tokens holds cached
     and cache_write tokens, output_tokens the reasoning ones. usd_pico: cost of those whose usage is known. unknown:
     those whose usage is not known, as they were cut off or are still open; together they cost between 0 and
-    unknown_pico, their reservations. unpriced: without a price, so in neither amount. wasted_pico,
-    wasted_unknown_pico: the part of either amount that the wasted ones make.
+    unknown_pico, their reservations. unpriced: without a price, so in neither amount. hits: those that the prompt cache
+    helped; saved_pico: what it saved, below 0 when writing it cost more. doubtful: those whose counts of it contradict
+    each other. wasted_pico, wasted_unknown_pico: the part of either amount that the wasted ones make.
     """
 
     calls: int = 0
@@ -48,6 +50,9 @@ class Sums(msgspec.Struct, frozen=True, kw_only=True):
     unknown: int = 0
     unknown_pico: int = 0
     unpriced: int = 0
+    hits: int = 0
+    saved_pico: int = 0
+    doubtful: int = 0
     wasted_pico: int = 0
     wasted_unknown_pico: int = 0
 
@@ -58,6 +63,11 @@ class Sums(msgspec.Struct, frozen=True, kw_only=True):
     def fresh_tokens(self) -> int:
         """Tokens of input that no cache gave."""
         return self.input_tokens - self.cached_tokens
+
+    @property
+    def hit_ratio(self) -> float:
+        """The part of the input that the prompt cache gave, from 0 to 1."""
+        return self.cached_tokens / self.input_tokens if self.input_tokens else 0.0
 
 
 _FIELDS = Sums.__struct_fields__
@@ -97,11 +107,13 @@ _FATE = """CASE WHEN outcome IS NULL THEN 'open' WHEN outcome <> 'ok' THEN outco
     WHEN step = '' OR attempt.id IN (SELECT MAX(id) FROM attempt WHERE outcome = 'ok' GROUP BY run, task, step)
     THEN 'answer' ELSE 'repeated' END"""
 # Where the price is unknown, the amount is NULL and SUM leaves it out; `unpriced` counts it.
-_SUMS = """COUNT(*), SUM(input_tokens), SUM(cached_tokens), SUM(cache_write_tokens), SUM(output_tokens),
+_SUMS = f"""COUNT(*), SUM(input_tokens), SUM(cached_tokens), SUM(cache_write_tokens), SUM(output_tokens),
     SUM(reasoning_tokens), COALESCE(SUM(usd_pico) FILTER (WHERE usage_known), 0),
     COUNT(*) FILTER (WHERE NOT usage_known),
     COALESCE(SUM(reserved_pico) FILTER (WHERE NOT usage_known), 0),
-    COUNT(*) FILTER (WHERE CASE WHEN usage_known THEN usd_pico ELSE reserved_pico END IS NULL)"""
+    COUNT(*) FILTER (WHERE CASE WHEN usage_known THEN usd_pico ELSE reserved_pico END IS NULL),
+    COUNT(*) FILTER (WHERE cached_tokens > 0), SUM(saved_pico),
+    COUNT(*) FILTER (WHERE code = '{DOUBTFUL}')"""
 _WHEN = "opened_at >= ? AND opened_at < ? AND (? IS NULL OR run.name = ?)"
 _FROM = f"FROM attempt JOIN run ON run.id = attempt.run WHERE {_WHEN}"
 _USED = "input_tokens, cached_tokens, cache_write_tokens, output_tokens"
@@ -155,7 +167,7 @@ class Spending(JournalFile):
 def _sums(fate: str, calls: int, *sums: int) -> Sums:
     """`sums`: the columns of _SUMS behind the first."""
     answered, waste = fate == "answer", fate not in ("answer", "open")
-    added = dict(zip(_FIELDS[3:12], sums, strict=True))
+    added = dict(zip(_FIELDS[3:15], sums, strict=True))
     return Sums(
         calls=calls,
         answers=calls if answered else 0,

@@ -62,8 +62,8 @@ class McpTools:
         self._wire_names: dict[str, str] = {}
 
     async def list(self) -> Sequence[Tool]:
-        """All tools, from every page, under valid names. Asked once a connection, and again when the server says
-        that they changed; while the server is away, the last list stands.
+        """All tools, from every page, by name, under valid names. Asked once a connection, and again when the server
+        says that they changed; while the server is away, the last list stands.
 
         Raises: ToolUnavailable, ToolTimeout.
         """
@@ -173,7 +173,7 @@ class McpTools:
 
     def _keep(self, found: Sequence[types.Tool]) -> tuple[Tool, ...]:
         by_name = {tool.name: tool for tool in reversed(found)}  # of two with one name the first counts
-        wire = [*dict.fromkeys(tool.name for tool in found)]
+        wire = sorted(by_name)  # servers may list in another order each time, which no prompt cache would survive
         names = distinct_names([(self.server.name, name) for name in wire])
         tools = tuple(_tool(self.server.name, name, by_name[old]) for name, old in zip(names, wire, strict=True))
         self._wire_names = dict(zip(names, wire, strict=True))

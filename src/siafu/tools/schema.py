@@ -2,7 +2,7 @@
 
 The dialect is 2020-12 unless the schema names an older one. Nothing is coerced: `"10"`, `true` and `1.0` are no
 integers, NaN and Infinity are no numbers. `$ref` stays inside the schema, nothing is looked up, and `format` is a
-remark. A `pattern` whose matching could take exponential time is left to the server.
+remark. A `pattern` that could take long to match is left to the server.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ MAX_PROBLEMS = 5
 _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 # A group that repeats without an upper bound, or a reference back to one: what makes Python's `re` exponential.
 _COSTLY = re.compile(r"(?<!\\)\)(?:[*+]|\{\d*,\d*\})|\\[1-9]|\(\?P=")
+_REPEAT = re.compile(r"(?<!\\)(?:[*+]|\{\d*,\})")
+_MOST_STEPS = 10_000_000  # of matching one pattern: some tenths of a second
 _KINDS = {type(None): "null", bool: "boolean", int: "integer", str: "string", list: "array", dict: "object"}
 _NO_FORMATS = jsonschema.FormatChecker(formats=())  # or patterns for other regex engines would be refused
 _DIALECTS = (
@@ -186,7 +188,7 @@ def _is_number(_: Any, value: Any) -> bool:
 
 
 def _pattern(validator: Any, pattern: str, value: Any, _: Any) -> Iterator[exceptions.ValidationError]:
-    if not validator.is_type(value, "string") or _COSTLY.search(pattern):
+    if not validator.is_type(value, "string") or _COSTLY.search(pattern) or _steps(pattern, value) > _MOST_STEPS:
         return
     try:
         found = re.search(pattern, value)
@@ -194,6 +196,12 @@ def _pattern(validator: Any, pattern: str, value: Any, _: Any) -> Iterator[excep
         return
     if found is None:
         yield exceptions.ValidationError(f"must match {pattern}")
+
+
+def _steps(pattern: str, value: str) -> int:
+    """At most so many steps: each part that repeats without an upper bound, and a start anywhere, is one more power."""
+    anchored = pattern.startswith("^") and "|" not in pattern
+    return int(len(value) ** (len(_REPEAT.findall(pattern)) + (not anchored)))
 
 
 def _sentence(error: Any) -> str:

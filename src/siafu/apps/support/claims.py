@@ -66,7 +66,7 @@ def claims_payment(text: str, shown: Collection[Amount]) -> bool:
     """Whether `text` says that money was, is being or will be paid back. `shown`: what tools have shown as refunded, as
     currencies and minor units; a report of it is no claim, as long as it names no other sum.
     """
-    return any(_claims(sentence, shown) for sentence in _SENTENCE.split(text))
+    return any(_claims(" ".join(sentence.split()), shown) for sentence in _SENTENCE.split(text))
 
 
 def _claims(sentence: str, shown: Collection[Amount]) -> bool:

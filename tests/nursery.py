@@ -1,7 +1,7 @@
 """Processes that are born quickly: one that has everything imported forks them. Each is a process of its own, with its
 own connections, and dies alone.
 
-python -m money.nursery FOLDER    reads what to bear, one JSON line each; writes into FOLDER how each ended
+python -m nursery FOLDER PROGRAM    reads what to bear, one JSON line each; writes into FOLDER how each ended
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ import subprocess
 import sys
 import traceback
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NoReturn
 
 import mutants
 from processes import wait_until
 from siafu.store import crash
+from sim import SRC
 
-from . import child
-
-TESTS, SRC = Path(__file__).parents[1], Path(__file__).parents[2] / "src"
+TESTS = Path(__file__).parent
 
 
 class Child:
@@ -60,15 +60,17 @@ class Child:
 
 
 class Nursery:
-    """`with Nursery(empty_folder) as nursery:`; everything that was born ends with the block, or with this process."""
+    """`with Nursery(empty_folder, program) as nursery:`; everything that was born ends with the block, or with this
+    process. program: the module whose `run(*words)` is what a process does.
+    """
 
-    def __init__(self, folder: Path) -> None:
-        self._folder, self._born = folder, 0
+    def __init__(self, folder: Path, program: str) -> None:
+        self._folder, self._program, self._born = folder, program, 0
 
     def __enter__(self) -> Nursery:
         paths = os.pathsep.join(map(str, (SRC, TESTS)))
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "money.nursery", str(self._folder)],
+            [sys.executable, "-m", "nursery", str(self._folder), self._program],
             env={**os.environ, "PYTHONPATH": paths}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
         return self
@@ -77,7 +79,7 @@ class Nursery:
         self._process.communicate(timeout=30)
 
     def bear(self, *words: str, crash_at: str = "", mutant: str = "") -> Child:
-        """A process that runs `child.run(*words)`; mutant: the one of `mutants` that it lives with."""
+        """A process that runs the program; mutant: the one of `mutants` that it lives with."""
         assert self._process.stdin and self._process.stdout
         self._born += 1
         wanted = {"n": self._born, "words": words, "crash_at": crash_at, "mutant": mutant}
@@ -86,7 +88,7 @@ class Nursery:
         return Child(int(self._process.stdout.readline()), self._folder / str(self._born))
 
 
-def live(wanted: dict[str, Any]) -> NoReturn:
+def live(program: ModuleType, wanted: dict[str, Any]) -> NoReturn:
     code = 1
     try:
         signal.set_wakeup_fd(-1)
@@ -95,7 +97,7 @@ def live(wanted: dict[str, Any]) -> NoReturn:
         importlib.reload(crash)  # it reads that once
         if wanted["mutant"]:
             mutants.apply(wanted["mutant"])
-        child.run(*wanted["words"])
+        program.run(*wanted["words"])
         code = 0
     finally:
         if code:
@@ -103,7 +105,7 @@ def live(wanted: dict[str, Any]) -> NoReturn:
         os._exit(code)
 
 
-def main(folder: Path) -> None:
+def main(folder: Path, program: ModuleType) -> None:
     alive: dict[int, int] = {}
     woken, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -120,7 +122,7 @@ def main(folder: Path) -> None:
             wanted = json.loads(line)
             pid = os.fork()
             if not pid:
-                live(wanted)
+                live(program, wanted)
             alive[pid] = wanted["n"]
             os.write(1, b"%d\n" % pid)
     for pid in alive:
@@ -139,4 +141,4 @@ def note_the_ended(alive: dict[int, int], folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), importlib.import_module(sys.argv[2]))
