@@ -50,8 +50,11 @@ check: $(VENV)/.dev  ## lint, types, layering (sizes and doors are tests)
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 
-bench: $(VENV)/.runtime  ## CPU and latency of a model call beside bare aiohttp and the OpenAI SDK
-	@$(BIN)/siafu bench client $(ARGS)
+bench: $(VENV)/.runtime  ## model calls beside other clients, siafu serve beside a bare pass-through, 10,000 that wait: docs/benchmarks.md
+	@mkdir -p out
+	@$(BIN)/siafu bench gateway --html out/bench-gateway.html $(ARGS)
+	@$(BIN)/siafu bench serve --html out/bench-serve.html
+	@$(BIN)/siafu bench crowd
 
 lock: $(VENV)/.dev  ## make the locks anew
 	@$(BIN)/python -m pip install -q uv

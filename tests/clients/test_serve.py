@@ -10,7 +10,7 @@ import pytest
 
 from cli.front import siafu
 from service.test_serve import PROVIDER_KEY, serving
-from siafu.bench.client.peers import OPENAI, environment
+from siafu.bench.gateway.peers import OPENAI, environment
 from sim import running_sim
 
 from .asking import HERE, ROOT

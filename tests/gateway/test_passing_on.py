@@ -36,7 +36,7 @@ async def test_without_the_wish_nothing_is_kept() -> None:
         assert (await reply.message()).raw is None
 
 
-async def test_each_event_of_a_stream_is_one_delta_with_its_data() -> None:
+async def test_each_event_of_a_stream_is_kept_as_it_came() -> None:
     events = [
         json.dumps(piece(role="assistant")),
         json.dumps(piece("네"), ensure_ascii=False),
@@ -50,7 +50,7 @@ async def test_each_event_of_a_stream_is_one_delta_with_its_data() -> None:
         reply = await t.open(msgspec.structs.replace(PASSED, stream=True), CallContext())
         deltas = [delta async for delta in reply.deltas()]
         answer = await reply.message()
-    assert [delta.data.decode() for delta in deltas] == events
-    assert "".join(delta.content for delta in deltas) == "네"
+    assert [data.decode() for delta in deltas for data in delta.events] == events
+    assert answer.text == "네"
     assert answer.usage is not None
     assert answer.usage.input == 3

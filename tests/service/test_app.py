@@ -17,6 +17,7 @@ from siafu.gateway.chat import ChatAnswer, ChatRequest
 from siafu.gateway.endpoint import Delta, EndCallback, Reply, ReplyHead
 from siafu.gateway.scripted import Scripted, say
 from siafu.observe.calls import CallContext
+from siafu.service import app as app_module
 from siafu.service import exchange
 from siafu.service import server as server_module
 from siafu.service.app import Bounds
@@ -218,7 +219,7 @@ class Falling:
         return self
 
     async def deltas(self) -> AsyncIterator[Delta]:
-        yield Delta(content="a", data=b'{"said":\n1}')
+        yield Delta(events=(b'{"said":\n1}',))
         if self.error is not None:
             raise self.error
         await asyncio.Event().wait()
@@ -263,13 +264,13 @@ class Endless(Falling):
         while True:
             await asyncio.sleep(0)
             self.sent += 60_000
-            yield Delta(data=b"x" * 60_000)
+            yield Delta(events=(b"x" * 60_000,))
 
 
 async def test_a_client_that_takes_nothing_in_holds_the_stream_back_and_is_cut_off(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(exchange, "SEND_SECONDS", 0.5)
+    monkeypatch.setattr(server_module, "SEND_SECONDS", 0.5)
     endless = Endless(None)
     async with server(tmp_path, endless) as served:
         where = urlsplit(served.url)
@@ -360,7 +361,7 @@ async def test_what_does_not_end_in_time_is_ended(tmp_path: Path, how: str) -> N
 
 async def test_sec33_slow_headers_and_bodies_are_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server_module, "HEADER_SECONDS", 0.3)
-    monkeypatch.setattr(exchange, "BODY_SECONDS", 0.3)
+    monkeypatch.setattr(app_module, "BODY_SECONDS", 0.3)
     head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
     slow = Slow()
     slow.go.set()

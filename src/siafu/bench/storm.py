@@ -22,8 +22,8 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from siafu.bench.client.clients.siafu_path import with_store
-from siafu.bench.client.drive import BODY, raise_file_limit
+from siafu.bench.gateway.clients.siafu_path import with_store
+from siafu.bench.gateway.drive import BODY, raise_file_limit
 from siafu.border.text import preview
 from siafu.config.simulated import simulated
 from siafu.errors import MeasurementInvalid

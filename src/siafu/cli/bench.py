@@ -3,80 +3,76 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
 
 from siafu.errors import ConfigError
 
-if TYPE_CHECKING:
-    from siafu.bench.client.compare import Report
-    from siafu.bench.client.figures import Spread
-    from siafu.bench.limits.report import Row, Total
-    from siafu.bench.storm import Row as Storm
-
 EPILOG = """\b
 Examples:
-  siafu bench client
-      five runs each; some minutes, the OpenAI SDK most of them
-  siafu bench client --no-peers --concurrency 100
-      without the OpenAI SDK, at 100 agents only
-  siafu bench client --json > bench.json
-      for machines
+  siafu bench gateway
+      five runs each, one of each client of others; they take the most time
+  siafu bench gateway --no-peers --concurrency 100
+      without clients of others, at 100 agents only
+  siafu bench gateway --peer openai --peer litellm
+      beside these only
+  siafu bench gateway --json > bench.json
+      for machines; --html bench.html writes charts too
+  siafu bench serve
+      siafu serve beside a bare pass-through, under wrk if it is there
+  siafu bench crowd
+      10,000 agents that wait for their turn: memory, stalls
   siafu bench limits
       policies of the limiter, in virtual time; some seconds
   siafu bench storm --agents 100,1000,10000
       crowds that an endpoint refuses most of; about half a minute each
 """
-LEGEND = (
-    "x: multiple of raw aiohttp in the same repeat, median (lowest-highest) of the runs. Percentiles by nearest rank. "
-    "p50 of server: over the server's own median service time. Milliseconds are of this machine at this moment."
-)
-
-LIMITS_LEGEND = (
-    "Three times as many calls are offered as the upstream can take; after 70 s its capacity is halved. goodput: "
-    "answers a second, of what it can do in the long run; refused: of what was sent; both leave the first 10 s out. "
-    "converged: seconds from the halving until ten seconds in a row have 90 % goodput and at most 2 % refusals. p95: "
-    "seconds of an answered call. Medians over the seeds; the same on every machine."
-)
-
-STORM_LEGEND = (
-    "All agents ask at once, at most 1,000 calls are under way, and the endpoint (siafu sim) tells its limit by 429 "
-    "only. sent and refused: as it counted them. lost: agents without an answer. ideal: seconds that its rate alone "
-    "takes. MB: the most that the process with the agents held."
-)
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False, no_args_is_help=True, epilog=EPILOG)
+
+Home = typer.Option(Path(".siafu"), envvar="SIAFU_HOME", help="Where journals and clients of others are put.")
+Json = typer.Option(False, "--json", help="Print the figures as JSON.")
+Html = typer.Option(None, "--html", metavar="FILE", help="Write charts too: one HTML file that needs no network.")
 
 
 @app.callback()
 def bench() -> None:
-    """Measure siafu beside other clients, its limiter's policies beside each other, and a storm of refusals."""
+    """Measure siafu beside other clients and servers, its limiter's policies, and a storm of refusals."""
 
 
 @app.command(epilog=EPILOG)
-def client(
+def gateway(
     concurrency: str = typer.Option("100,1000", metavar="N,N", help="Agents at once; one series each."),
     calls: int = typer.Option(2000, min=1, help="Calls a run; at least two an agent."),
-    repeats: int = typer.Option(5, min=1, help="Runs of each client; the median counts."),
+    repeats: int = typer.Option(5, min=1, help="Runs of each client of ours; the median counts."),
     upstream_ms: float = typer.Option(200.0, min=1.0, help="How long the server takes to answer."),
     loop: str = typer.Option("auto", help="Event loop of all clients and the server: asyncio, uvloop or auto."),
-    peers: bool = typer.Option(True, "--peers/--no-peers", help="Compare with the OpenAI SDK too (pip installs it)."),
-    home: Path = typer.Option(Path(".siafu"), envvar="SIAFU_HOME", help="Where journals and peers are put."),
-    json: bool = typer.Option(False, "--json", help="Print rows, ratios and machine as JSON."),
+    peers: bool = typer.Option(True, "--peers/--no-peers", help="Clients of others too (pip installs them)."),
+    peer: list[str] = typer.Option(
+        [], metavar="NAME", help="Only this: openai, litellm, langchain, pydantic-ai, openai-agents. May be repeated."
+    ),
+    peer_repeats: int = typer.Option(1, min=1, help="Runs of each client of others."),
+    home: Path = Home,
+    html: Path | None = Html,
+    json: bool = Json,
 ) -> None:
     """Measure CPU and latency of a model call.
 
-    Bare aiohttp, siafu with ledger and journal, siafu without a store, and the OpenAI SDK: each in its own process, in
-    turns, against one server with a fixed latency.
+    Bare aiohttp, siafu with ledger and journal, siafu without a store, and clients of others: each in its own process,
+    in turns, against one server with a fixed latency.
     """
-    from siafu.bench.client.compare import Options, compare
-    from siafu.border.canonical import dumps
+    from siafu.bench.gateway.compare import Options, compare
+    from siafu.bench.gateway.page import gateway_page
+    from siafu.bench.gateway.peers import PEERS
+    from siafu.cli.bench_tables import GATEWAY_LEGEND, machine_line, show_gateway
 
     if loop not in ("auto", "asyncio", "uvloop"):
         raise ConfigError(f"--loop {loop}: write auto, asyncio or uvloop")
+    _writable(html)
+    if unknown := [name for name in peer if name not in PEERS]:
+        raise ConfigError(f"--peer {unknown[0]}: there are {', '.join(PEERS)}")
     report = compare(
         Options(
             concurrency=_numbers("--concurrency", concurrency),
@@ -84,60 +80,123 @@ def client(
             repeats=repeats,
             upstream_ms=upstream_ms,
             loop=loop,
-            peers=peers,
+            peers=tuple(peer or PEERS) if peers else (),
+            peer_repeats=peer_repeats,
             home=home,
         ),
-        lambda text: typer.echo(text, err=True),
+        _progress,
     )
+    if html is not None:
+        missing = [f"Not measured: {name}. {reason}" for name, reason in report.skipped.items()]
+        _write(html, gateway_page(report, [machine_line(report.machine), GATEWAY_LEGEND, *missing]))
     if json:
-        sys.stdout.buffer.write(dumps(report) + b"\n")
-        sys.stdout.flush()
+        _print(report)
     else:
-        _show(report)
+        show_gateway(report)
+    if any(row["errors"] for row in report.rows if row["client"] not in {each.name for each in PEERS.values()}):
+        raise typer.Exit(1)
+
+
+@app.command(epilog=EPILOG)
+def serve(
+    clients: int = typer.Option(64, min=1, max=10_000, help="Connections that ask again and again."),
+    seconds: float = typer.Option(5.0, min=0.2, help="Of each run; wrk takes whole ones."),
+    repeats: int = typer.Option(5, min=1, help="Runs of each server and kind of answer; the median counts."),
+    upstream_ms: float = typer.Option(5.0, min=1.0, help="How long the upstream takes to answer."),
+    load: str = typer.Option("auto", help="What asks: wrk, own, or auto: wrk if it is installed."),
+    home: Path = Home,
+    html: Path | None = Html,
+    json: bool = Json,
+) -> None:
+    """Measure siafu serve beside a bare pass-through.
+
+    A bare uvicorn and aiohttp, and siafu serve with limits, checks and a ledger on the disk: in turns, in front of one
+    upstream, under the same load, with plain and streamed answers.
+    """
+    from siafu.bench.serve.compare import Options, compare
+    from siafu.bench.serve.page import serve_page
+    from siafu.cli.bench_tables import SERVE_LEGEND, machine_line, show_serve
+
+    if load not in ("auto", "wrk", "own"):
+        raise ConfigError(f"--load {load}: write auto, wrk or own")
+    _writable(html)
+    report = compare(
+        Options(clients=clients, seconds=seconds, repeats=repeats, upstream_ms=upstream_ms, load=load, home=home),
+        _progress,
+    )
+    if html is not None:
+        _write(html, serve_page(report, [machine_line(report.machine), SERVE_LEGEND]))
+    if json:
+        _print(report)
+    else:
+        show_serve(report)
     if any(row["errors"] for row in report.rows):
+        raise typer.Exit(1)
+
+
+@app.command(epilog=EPILOG)
+def crowd(
+    waiting: int = typer.Option(10_000, min=1, max=100_000, help="Agents that wait for their turn."),
+    in_flight: int = typer.Option(1_000, min=1, max=10_000, help="Calls under way at once."),
+    upstream_ms: float = typer.Option(2_000.0, min=1.0, help="How long the upstream takes, give or take a half."),
+    home: Path = Home,
+    json: bool = Json,
+) -> None:
+    """Measure what thousands of waiting agents cost.
+
+    Memory, and stalls of the event loop, while agents wait in the limiter. Ledger and journal are on; each agent makes
+    three calls.
+    """
+    from siafu.bench.crowd.compare import Options, compare
+    from siafu.cli.bench_tables import show_crowd
+
+    _progress(f"{waiting + in_flight:,} agents, three calls each")
+    report = compare(Options(waiting=waiting, in_flight=in_flight, upstream_ms=upstream_ms, home=home))
+    if json:
+        _print(report)
+    else:
+        show_crowd(report)
+    if report.row.errors:
         raise typer.Exit(1)
 
 
 @app.command(epilog=EPILOG)
 def limits(
     seeds: int = typer.Option(3, min=1, max=100, help="Runs of each scenario, with different chance."),
-    json: bool = typer.Option(False, "--json", help="Print rows and totals as JSON."),
+    json: bool = Json,
 ) -> None:
     """Compare the limiter's policies in virtual time.
 
     They decide how many calls are under way at once (limits.policy).
     """
     from siafu.bench.limits.report import compare, totals
-    from siafu.border.canonical import dumps
+    from siafu.cli.bench_tables import show_limits
 
     rows = compare(range(1, seeds + 1))
     if json:
-        sys.stdout.buffer.write(dumps({"rows": rows, "totals": totals(rows)}) + b"\n")
-        sys.stdout.flush()
+        _print({"rows": rows, "totals": totals(rows)})
     else:
-        _show_limits(rows, totals(rows))
+        show_limits(rows, totals(rows))
 
 
 @app.command(epilog=EPILOG)
 def storm(
     agents: str = typer.Option("100,1000,10000", metavar="N,N", help="Agents that ask at once; one storm each."),
     seconds: float = typer.Option(20.0, min=0.5, help="How long the endpoint needs for a crowd at best."),
-    json: bool = typer.Option(False, "--json", help="Print the rows as JSON."),
+    json: bool = Json,
 ) -> None:
     """Let crowds ask an endpoint that takes far less, and count.
 
     The whole of siafu with ledger and journal, against the simulated endpoint; exit 1 when an agent got no answer.
     """
     from siafu.bench.storm import storms
-    from siafu.border.canonical import dumps
+    from siafu.cli.bench_tables import show_storms
 
-    crowds = _numbers("--agents", agents)
-    rows = list(storms(crowds, seconds, lambda text: typer.echo(text, err=True)))
+    rows = list(storms(_numbers("--agents", agents), seconds, _progress))
     if json:
-        sys.stdout.buffer.write(dumps({"rows": rows}) + b"\n")
-        sys.stdout.flush()
+        _print({"rows": rows})
     else:
-        _show_storms(rows)
+        show_storms(rows)
     if any(row.answered < row.agents for row in rows):
         raise typer.Exit(1)
 
@@ -152,106 +211,26 @@ def _numbers(option: str, text: str) -> tuple[int, ...]:
     return found
 
 
-def _show(report: Report) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    console = Console(highlight=False, soft_wrap=False)
-    for agents, by_client in report.ratios.items():
-        series = [row for row in report.rows if str(row["concurrency"]) == agents]
-        console.print(f"\n[bold]{agents} agents, {series[0]['upstream_ms']:g} ms upstream[/bold]")
-        table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="dim")
-        table.add_column("client", no_wrap=True)
-        for name in ("CPU", "p50", "calls/s", "p50 of\nserver", "CPU\nms", "p99\nms", "MB", "err"):
-            table.add_column(name, justify="right", no_wrap=True)
-        for row in series:
-            found = by_client[row["client"]]
-            table.add_row(
-                row["client"],
-                _times(found["cpu"], extremes=row["runs"] > 1),
-                _times(found["p50"]),
-                _times(found["calls_per_s"]),
-                "-" if found["p50_of_upstream"] is None else f"{found['p50_of_upstream'].median:.0%}",
-                _plain(row["cpu_ms_per_call"], ".2f"),
-                _plain(row["p99_ms"], ".0f"),
-                _plain(row["rss_mb"], ".0f"),
-                f"{row['errors']:,}",
-            )
-        console.print(table)
-    machine = report.machine
-    console.print(
-        f"\n{machine['cores']} cores, Python {machine['python']}, {machine['loop']}, aiohttp {machine['aiohttp']}, "
-        f"fsync {machine['fsync_ms']} ms, load {machine['load']} before, {machine['load_after']} after. Runs of each: "
-        f"{report.rows[0]['runs']}. The server counted every call."
-    )
-    console.print(LEGEND)
-    for name, reason in report.skipped.items():
-        console.print(f"Not measured: {name}. {reason}", markup=False)
+def _progress(text: str) -> None:
+    typer.echo(text, err=True)
 
 
-def _show_limits(rows: Sequence[Row], sums: Sequence[Total]) -> None:
-    from rich.console import Console
-    from rich.table import Table
+def _print(report: Any) -> None:
+    from siafu.border.canonical import dumps
 
-    console = Console(highlight=False, soft_wrap=False)
-    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="dim")
-    table.add_column("scenario", no_wrap=True)
-    table.add_column("policy", no_wrap=True)
-    for name in ("good-\nput", "refused", "halved:\ngoodput", "\nrefused", "con-\nverged", "p95"):
-        table.add_column(name, justify="right", no_wrap=True)
-    before = ""
-    for row in rows:
-        table.add_row(
-            "" if row.scenario == before else row.scenario,
-            row.policy,
-            f"{row.goodput:.0%}",
-            f"{row.refused:.1%}",
-            f"{row.goodput_halved:.0%}",
-            f"{row.refused_halved:.1%}",
-            _plain(row.seconds_to_converge, ".0f"),
-            f"{row.p95:.1f}",
-        )
-        before = row.scenario
-    console.print(table)
-    for each in sums:
-        console.print(
-            f"{each.policy}: goodput {each.goodput:.0%}, refused {each.refused:.1%}, converged in {each.converged} of "
-            f"{each.scenarios}"
-        )
-    console.print(LIMITS_LEGEND)
+    sys.stdout.buffer.write(dumps(report) + b"\n")
+    sys.stdout.flush()
 
 
-def _show_storms(rows: Sequence[Storm]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    console = Console(highlight=False, soft_wrap=False)
-    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="dim")
-    for name in ("agents", "rate/s", "sent", "refused", "lost", "seconds", "ideal", "MB"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for row in rows:
-        table.add_row(
-            f"{row.agents:,}",
-            f"{row.rate:g}",
-            f"{row.sent:,}",
-            f"{row.refused / row.sent:.1%}",
-            f"{row.agents - row.answered:,}",
-            f"{row.seconds:.1f}",
-            f"{row.ideal:.1f}",
-            f"{row.rss_mb:,}",
-        )
-    console.print(table)
-    for row in rows:
-        if row.first_error:
-            console.print(f"{row.agents:,} agents: {row.first_error}", markup=False)
-    console.print(STORM_LEGEND)
+def _writable(file: Path | None) -> None:
+    """See before minutes of measuring that the page can be written."""
+    if file is not None:
+        try:
+            file.open("a").close()
+        except OSError as error:
+            raise ConfigError(f"--html {file} cannot be written: {error.strerror}") from None
 
 
-def _times(value: Spread | None, *, extremes: bool = False) -> str:
-    if value is None:
-        return "-"
-    return f"{value.median:.2f} x" + (f" ({value.min:.2f}-{value.max:.2f})" if extremes else "")
-
-
-def _plain(value: Any, form: str) -> str:
-    return "-" if value is None else format(value, form)
+def _write(file: Path, text: str) -> None:
+    file.write_text(text, encoding="utf-8")
+    _progress(f"charts: {file}")

@@ -18,13 +18,13 @@ Outcome = Literal["completed", "failed", "abandoned"]
 
 
 class Delta(msgspec.Struct, frozen=True, kw_only=True):
-    """A piece of a streamed answer: text of the answer, text of the reasoning. `data`: the whole event as it came, when
-    the request asked to keep it; then there is a delta for each event.
+    """A piece of a streamed answer: text of the answer, text of the reasoning. When the request asked to keep them,
+    `events` instead: the data of those that came together, each as it came.
     """
 
     content: str = ""
     reasoning: str = ""
-    data: bytes = b""
+    events: tuple[bytes, ...] = ()
 
 
 class End(msgspec.Struct, frozen=True, kw_only=True):

@@ -41,6 +41,9 @@ class SseDecoder:
         self._seen += len(chunk)
         if self._seen > _WRAPPED * self.max_bytes:
             raise malformed(f"it is larger than {_WRAPPED * self.max_bytes:,} bytes")
+        if _is_one_event(chunk) and not (self._data or self._name or self._after_cr or self._open):
+            self._first = False
+            return [(b"", chunk[6:-2])]
         if self._after_cr:
             chunk = chunk.removeprefix(b"\n")
         self._after_cr = chunk.endswith(b"\r")
@@ -77,6 +80,16 @@ class SseDecoder:
                     events.append((self._name, b"\n".join(self._data)))
                 self._name, self._data, self._held = b"", [], 0
         return events
+
+
+def _is_one_event(chunk: bytes) -> bool:
+    """Whether it is exactly one event of one line of data, as most pieces of most streams are."""
+    return (
+        chunk.startswith(b"data: ")
+        and chunk.find(b"\n") == len(chunk) - 2
+        and chunk.endswith(b"\n\n")
+        and (b"\r" not in chunk)
+    )
 
 
 class Assembler:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import io
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 
 import aiohttp
 import msgspec
@@ -31,7 +31,7 @@ from siafu.gateway.classify import MAX_ERROR_BODY, classify, malformed
 from siafu.gateway.connections import Connection, Connector, connection_in_use, was_closed
 from siafu.gateway.endpoint import Delta, End, EndCallback, Outcome, PlainReply, Reply, ReplyHead
 from siafu.gateway.probe import Offer, clock_ahead, parse_models
-from siafu.gateway.stream import Assembler, SseDecoder
+from siafu.gateway.stream import Assembler, SseDecoder, SseEvent
 from siafu.gateway.upstream import Upstream
 from siafu.gateway.wire import OWN_FIELDS, encode, parse_answer
 from siafu.observe.calls import CallContext
@@ -40,7 +40,6 @@ from siafu.pace.clock import Clock
 _LARGE = 2**20  # bytes; the library wants larger bodies as files
 _AT_ONCE = 1.0  # seconds within which a connection fails that the server had closed before the request came
 _LIST_SECONDS = 10.0  # for a list of models
-_SILENT = Delta()
 _LINGER = 0.25  # seconds to wait for the end of a stream after its last event, so that its connection can be kept
 
 
@@ -280,15 +279,7 @@ class StreamReply:
         """Read one piece and take it apart. A failure ends the reply and is told by whoever reads next."""
         try:
             chunk = await self._response.content.readany()
-            events = self._decoder.feed(chunk) if chunk else self._decoder.finish()
-            for event in events:
-                delta = self._assembler.feed(event)
-                if self._assembler.begun and self._first_token is None:
-                    self._first_token = self._clock.now() - self._call.began
-                if self._call.keep_raw and not self._assembler.done:
-                    delta = msgspec.structs.replace(delta or _SILENT, data=event[1])
-                if delta is not None:
-                    self._ready.append(delta)
+            self._take_apart(self._decoder.feed(chunk) if chunk else self._decoder.finish())
             if self._assembler.done or not chunk:
                 answer = self._assembler.answer()
                 await self._linger()
@@ -300,6 +291,22 @@ class StreamReply:
         except BaseException:
             self._finish("abandoned")
             raise
+
+    def _take_apart(self, events: Sequence[SseEvent]) -> None:
+        kept: list[bytes] = []
+        try:
+            for event in events:
+                delta = self._assembler.feed(event)
+                if self._assembler.begun and self._first_token is None:
+                    self._first_token = self._clock.now() - self._call.began
+                if self._call.keep_raw:
+                    if not self._assembler.done:
+                        kept.append(event[1])
+                elif delta is not None:
+                    self._ready.append(delta)
+        finally:  # what came before an error is told
+            if kept:
+                self._ready.append(Delta(events=tuple(kept)))
 
     def _broke(self, error: BaseException) -> None:
         """The connection broke: a failure, unless the answer was whole and only its usage or `[DONE]` was to come."""

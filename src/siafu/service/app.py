@@ -22,6 +22,7 @@ from siafu.service.budgets import Budgets, task_name
 from siafu.service.completions import complete, event
 from siafu.service.exchange import Exchange, Receive, Scope, Send
 from siafu.service.models import Models
+from siafu.service.patience import Patience
 from siafu.service.reading import Asked, read_request
 from siafu.service.refusals import INTERNAL, Refused, not_here, refusal
 from siafu.service.swarms import NAMESPACE, SUPPORT, customer_of, customer_request, request_name, send_result
@@ -31,7 +32,7 @@ CHAT, MODELS = "/v1/chat/completions", "/v1/models"
 ALIVE, READY = "/health/liveness", "/health/readiness"
 ROUTES: dict[str, Collection[str]] = {CHAT: ["POST"], MODELS: ["GET"], ALIVE: ["GET"], READY: ["GET"]}
 COMING_BACK = 5.0  # seconds until another process may have taken over
-UNTAKEN = "%s: the client took nothing in for too long"
+BODY_SECONDS = 60.0  # for a request's body to arrive
 log = logging.getLogger("siafu")
 
 
@@ -61,12 +62,14 @@ class App:
         self._budgets = Budgets(parts.accounts, parts.spent, parts.clock)
         self._models = Models(parts.models, () if isinstance(parts.support, str) else (SUPPORT,), parts.clock)
         self._running: dict[str, Exchange] = {}  # by task name
-        self._queued: dict[str, asyncio.TimerHandle] = {}
+        self._queued = Patience(bounds.queue_seconds, "queue")
+        self._arriving = Patience(BODY_SECONDS, "body")
+        self._known_caller = ("", "")
         self._held = 0  # bytes
         self._idle = asyncio.Event()
         self._idle.set()
         self.draining = False
-        parts.departures.left = self._left
+        parts.departures.left = self._queued.end
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -82,8 +85,6 @@ class App:
             if not x.why:
                 raise
             await self._tell(x, self._cut(x))
-        except TimeoutError:
-            log.info(UNTAKEN, x.id)
         except Exception:
             log.exception("%s failed", x.id)
             await self._tell(x, Refused(500, INTERNAL, code="internal_error"))
@@ -93,7 +94,7 @@ class App:
     async def _serve(self, x: Exchange) -> None:
         path, method = x.scope["path"], x.scope["method"]
         x.check_headers()
-        check_browser(x.header(b"host"), x.header(b"origin"), self._hosts, loopback=self._loopback)
+        self._check_browser(x.header(b"host"), x.header(b"origin"))
         if path == CHAT and method == "POST":
             await self._chat(x)
         elif path in (ALIVE, READY) and method == "GET":
@@ -107,6 +108,11 @@ class App:
                 await x.answer(msgspec.json.encode(await self._models.one(path[len(MODELS) + 1 :], key)))
             else:
                 raise not_here(method, path, ROUTES)
+
+    def _check_browser(self, host: str, origin: str) -> None:
+        if (host, origin) != self._known_caller:  # mostly the same as before
+            check_browser(host, origin, self._hosts, loopback=self._loopback)
+            self._known_caller = host, origin
 
     async def _health(self, x: Exchange, *, ready: bool) -> None:
         if ready and self.draining:
@@ -122,14 +128,15 @@ class App:
         key = None if holder is None else holder.key
         task = task_name(key, x.id)
         with self._place(x, task), nullcontext() if holder is None else holder.request(x.arrived):
+            self._arriving.begin(x.id, x)
             asked = read_request(await x.body())
+            self._arriving.end(x.id)
             model = asked.request.model
             if key is not None and not key.terms.allows(model):
                 message = f"this client key may not use the model {model[:100]!r}; see GET {MODELS}"
                 raise Refused(403, message, code="model_not_allowed", param="model", again=False)
             account = await self._budgets.account(key)
-            loop = asyncio.get_running_loop()
-            self._queued[task] = loop.call_later(self._bounds.queue_seconds, x.cancel, "queue")
+            self._queued.begin(task, x)
             if model.startswith(NAMESPACE):
                 await self._ask_swarm(x, asked, key, account)
                 return
@@ -155,7 +162,7 @@ class App:
         once = x.header(b"idempotency-key")
         id = task_name(key, request_name(key, customer, once) if once else x.id)
         request = customer_request(asked.request, customer, id)
-        self._left(task_name(key, x.id))  # the swarm's own calls have their places in the queue
+        self._queued.end(task_name(key, x.id))  # the swarm's own calls have their places in the queue
         try:
             async with asyncio.timeout(self._bounds.seconds):
                 result = await support.ask(request, run=account, tenant="" if key is None else key.terms.tenant)
@@ -177,16 +184,12 @@ class App:
         try:
             yield
         finally:
-            self._left(task)
+            self._arriving.end(x.id)
+            self._queued.end(task)
             self._held -= size
             del self._running[task]
             if not self._running:
                 self._idle.set()
-
-    def _left(self, task: str) -> None:
-        """A request does not wait in the queue any more."""
-        if (timer := self._queued.pop(task, None)) is not None:
-            timer.cancel()
 
     def _full(self) -> Refused:
         waiting = len(self._queued)
@@ -201,6 +204,8 @@ class App:
         if x.why == "queue":
             message = f"the request waited {self._bounds.queue_seconds:g} s and could not be sent; try again"
             return Refused(429, message, code="queue_timeout", wait=COMING_BACK)
+        if x.why == "body":
+            return Refused(408, f"the body did not arrive within {self._arriving.seconds:g} s", code="timeout")
         return self._stopping("ended this request before its time")
 
     async def _tell(self, x: Exchange, refused: Refused) -> None:
@@ -210,13 +215,10 @@ class App:
             log.error("%s: %s", x.id, refused.log)
         if x.why == "gone":
             return
-        try:
-            if x.started:
-                await x.write(event(refused.body()), more=False)
-            else:
-                await x.refuse(refused, [(b"connection", b"close")] if self.draining else [])
-        except TimeoutError:
-            log.info(UNTAKEN, x.id)
+        if x.started:
+            await x.write(event(refused.body()), more=False)
+        else:
+            await x.refuse(refused, [(b"connection", b"close")] if self.draining else [])
 
     async def drain(self, seconds: float, hurry: asyncio.Event) -> bool:
         """Take nothing new, and wait until everything has ended; after `seconds`, or once `hurry` is set, what still

@@ -47,14 +47,14 @@ async def complete(x: Exchange, endpoint: Endpoint, asked: Asked, context: CallC
 def about(head: ReplyHead, arrived: float) -> list[Header]:
     """What siafu did, as headers."""
     waited = max(0.0, head.began - arrived) * 1000
-    found = {
-        b"x-siafu-upstream": head.upstream,
-        b"x-siafu-attempts": str(head.attempts),
-        b"x-siafu-queue-ms": f"{waited:.1f}",
-    }
+    found = [
+        (b"x-siafu-upstream", head.upstream.encode("ascii", "replace")),
+        (b"x-siafu-attempts", b"%d" % head.attempts),
+        (b"x-siafu-queue-ms", b"%.1f" % waited),
+    ]
     if head.request_id:
-        found[b"x-siafu-upstream-request-id"] = preview(head.request_id, 200)
-    return [(name, value.encode("ascii", "replace")) for name, value in found.items()]
+        found.append((b"x-siafu-upstream-request-id", preview(head.request_id, 200).encode("ascii", "replace")))
+    return found
 
 
 def cost_header(usd_pico: int) -> Header:
@@ -69,10 +69,10 @@ async def _stream(x: Exchange, reply: Reply, headers: list[Header], *, wants_usa
         whole = True
         deltas: AsyncIterator[Delta] = reply.deltas()
         async for delta in deltas:
-            if not delta.data:  # the upstream did not stream
+            if not delta.events:  # the upstream did not stream
                 whole = False
-            elif wants_usage or not _is_usage(delta.data):
-                await x.write(event(delta.data))
+            elif passed := b"".join([event(data) for data in delta.events if wants_usage or not _is_usage(data)]):
+                await x.write(passed)
         answer = await reply.message()
         if not whole:
             await x.write(b"".join(spoken(answer, wants_usage=wants_usage)))

@@ -16,20 +16,18 @@ Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Header = tuple[bytes, bytes]
-Why = Literal["", "gone", "queue", "stop"]
+Why = Literal["", "gone", "body", "queue", "stop"]
 
 MAX_BODY = 32 * 2**20
 MAX_HEADERS = 16 * 1024  # bytes of a request line and its headers
-BODY_SECONDS = 60.0  # for a request's body to arrive
-SEND_SECONDS = 60.0  # for a client to take in a piece of its answer
 GONE = "siafu.gone"  # in the scope: what the server calls when the connection is lost
 _JSON = (b"content-type", b"application/json")
 _process, _numbers = uuid.uuid4().hex[:20], itertools.count(1)
 
 
 class Exchange:
-    """`why`: what ended the work on it early: the client has gone, it waited too long in the queue, or the server
-    stops. `arrived`: monotonic seconds. The work is that of the task that makes it.
+    """`why`: what ended the work on it early: the client has gone, its body or its turn did not come in time, or the
+    server stops. `arrived`: monotonic seconds. The work is that of the task that makes it.
     """
 
     __slots__ = ("_headers", "_receive", "_send", "_task", "arrived", "id", "scope", "started", "why")
@@ -93,23 +91,19 @@ class Exchange:
         return size
 
     async def body(self) -> bytes:
-        """The whole body. Raises: Refused when it is too large or too slow."""
+        """The whole body. Raises: Refused when it is too large."""
         pieces: list[bytes] = []
         size, more = 0, True
-        try:
-            async with asyncio.timeout(BODY_SECONDS):
-                while more:
-                    message = await self._receive()
-                    if message["type"] == "http.disconnect":
-                        self.cancel("gone")
-                        await asyncio.sleep(0)
-                    pieces.append(message.get("body", b""))
-                    size += len(pieces[-1])
-                    more = message.get("more_body", False)
-                    if size > MAX_BODY:
-                        raise _too_large()
-        except TimeoutError:
-            raise Refused(408, f"the body did not arrive within {BODY_SECONDS:g} s", code="timeout") from None
+        while more:
+            message = await self._receive()
+            if message["type"] == "http.disconnect":
+                self.cancel("gone")
+                await asyncio.sleep(0)
+            pieces.append(message.get("body", b""))
+            size += len(pieces[-1])
+            more = message.get("more_body", False)
+            if size > MAX_BODY:
+                raise _too_large()
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     async def begin(self, status: int, headers: Sequence[Header]) -> None:
@@ -119,9 +113,8 @@ class Exchange:
         await self._send({"type": "http.response.start", "status": status, "headers": [*own, *headers]})
 
     async def write(self, data: bytes, *, more: bool = True) -> None:
-        """Send a piece of the answer; waits while the client takes nothing in. Raises: TimeoutError."""
-        async with asyncio.timeout(SEND_SECONDS):
-            await self._send({"type": "http.response.body", "body": data, "more_body": more})
+        """Send a piece of the answer; waits while the client takes nothing in, as long as the server lets it."""
+        await self._send({"type": "http.response.body", "body": data, "more_body": more})
 
     async def answer(self, body: bytes, headers: Sequence[Header] = (), *, status: int = 200) -> None:
         """The whole answer, in JSON."""

@@ -18,6 +18,7 @@ from siafu.service.app import App
 from siafu.service.exchange import GONE, MAX_HEADERS
 
 HEADER_SECONDS = 10.0  # for these to arrive
+SEND_SECONDS = 60.0  # for a client to take in what waits to be sent to it
 IDLE_SECONDS = 75.0  # an unused connection is kept, longer than clients keep theirs
 MAX_CONNECTIONS = 20_000
 _BAD = b'{"error":{"message":"no valid HTTP request, or its headers are larger than 16 KiB",' + (
@@ -26,9 +27,10 @@ _BAD = b'{"error":{"message":"no valid HTTP request, or its headers are larger t
 
 
 class Guarded(H11Protocol):
-    """A connection that has to say what it wants in time."""
+    """A connection that has to say what it wants in time, and to take in time what it gets."""
 
     _deadline: asyncio.TimerHandle | None = None
+    _untaken: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as its base does
         super().connection_made(_Joining(transport, self.loop))
@@ -45,9 +47,20 @@ class Guarded(H11Protocol):
             self._deadline.cancel()
             self._deadline = None
 
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._untaken = self.loop.call_later(SEND_SECONDS, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._untaken is not None:
+            self._untaken.cancel()
+            self._untaken = None
+
     def connection_lost(self, exc: Exception | None) -> None:
-        if self._deadline is not None:
-            self._deadline.cancel()
+        for timer in (self._deadline, self._untaken):
+            if timer is not None:
+                timer.cancel()
         if self.scope is not None:
             cast("dict[str, Callable[[], None]]", self.scope).get(GONE, _nobody)()
         super().connection_lost(exc)
@@ -67,7 +80,7 @@ def _nobody() -> None:
 
 
 class _Joining(asyncio.Transport):
-    """A transport that sends what is written in one turn of the loop at once: the head of an answer and its body are
+    """A transport that keeps the head of an answer until its body is written, or the turn of the loop ends: both are
     one system call, and mostly one packet.
     """
 
@@ -75,26 +88,28 @@ class _Joining(asyncio.Transport):
         super().__init__()
         self._inner = inner
         self._loop = loop
-        self._waiting: list[bytes] = []
+        self._head = b""
         # what the protocol uses beside `write`
         self.get_extra_info, self.is_closing = inner.get_extra_info, inner.is_closing  # type: ignore[method-assign]
         self.pause_reading, self.resume_reading = inner.pause_reading, inner.resume_reading  # type: ignore[method-assign]
         self.abort, self.set_protocol = inner.abort, inner.set_protocol  # type: ignore[method-assign]
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        if not self._waiting:
+        if not self._head and bytes(data[:5]) == b"HTTP/":
+            self._head = bytes(data)
             self._loop.call_soon(self._flush)
-        if data:
-            self._waiting.append(bytes(data))
+        elif data or self._head:
+            head, self._head = self._head, b""
+            self._inner.write(head + data if head else data)
 
     def close(self) -> None:
         self._flush()
         self._inner.close()
 
     def _flush(self) -> None:
-        waiting, self._waiting = self._waiting, []
-        if waiting:
-            self._inner.write(waiting[0] if len(waiting) == 1 else b"".join(waiting))
+        head, self._head = self._head, b""
+        if head:
+            self._inner.write(head)
 
 
 def most_connections() -> int:

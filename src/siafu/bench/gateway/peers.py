@@ -8,11 +8,30 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
+
 from siafu.border.text import preview
 
 OPENAI = "openai==3.57.0"
 UVLOOP = "uvloop>=0.23,<1"
 SECONDS = 600.0
+
+
+class Peer(msgspec.Struct, frozen=True):
+    """A client of others. file: in `clients`. package: with its version, as pip takes it."""
+
+    name: str
+    file: str
+    package: str
+
+
+PEERS = {
+    "openai": Peer("OpenAI SDK", "openai_sdk.py", OPENAI),
+    "litellm": Peer("LiteLLM Router", "litellm_router.py", "litellm==1.110.2"),
+    "langchain": Peer("LangChain", "langchain_chat.py", "langchain-openai==1.7.4"),
+    "pydantic-ai": Peer("Pydantic AI", "pydantic_ai_agent.py", "pydantic-ai-slim[openai]==2.68.0"),
+    "openai-agents": Peer("OpenAI Agents SDK", "openai_agents_sdk.py", "openai-agents==0.24.0"),
+}
 
 
 def environment(folder: Path, packages: list[str]) -> Path | str:

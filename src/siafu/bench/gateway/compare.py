@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +19,9 @@ import aiohttp
 import msgspec
 
 from siafu import __version__
-from siafu.bench.client import drive
-from siafu.bench.client.figures import RAW, Run, ratios, rows
-from siafu.bench.client.peers import OPENAI, UVLOOP, environment
+from siafu.bench.gateway import drive
+from siafu.bench.gateway.figures import RAW, Run, ratios, rows
+from siafu.bench.gateway.peers import PEERS, UVLOOP, environment
 from siafu.border.text import preview
 from siafu.config.collector import THRESHOLDS
 from siafu.errors import ConfigError, MeasurementInvalid
@@ -48,7 +48,8 @@ OWN = (
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
     """concurrency: agents at once, one series each. calls: a run, at least two an agent. loop: auto, asyncio, uvloop.
-    home: where journals (of runs, deleted afterwards) and the environments of peers are put.
+    peers: names out of PEERS; they take many times as long as siafu, and differ from it by so much that `peer_repeats`
+    runs are enough. home: where journals (of runs, deleted afterwards) and the environments of peers are put.
     """
 
     concurrency: tuple[int, ...] = (100, 1000)
@@ -56,7 +57,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     repeats: int = 5
     upstream_ms: float = 200.0
     loop: str = "auto"
-    peers: bool = True
+    peers: tuple[str, ...] = tuple(PEERS)
+    peer_repeats: int = 1
     home: Path = Path(".siafu")
 
 
@@ -72,36 +74,59 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 def compare(options: Options, say: Callable[[str], None]) -> Report:
     """Measure, and tell `say` how far it is.
 
-    Raises: MeasurementInvalid when a run contradicts the server's count or Little's law; ConfigError.
+    Raises: MeasurementInvalid when a run of ours contradicts the server's count or Little's law; ConfigError.
     """
     loop = _loop(options.loop)
     options.home.mkdir(parents=True, exist_ok=True)
-    clients, skipped = list(OWN), {}
-    if options.peers:
-        packages = [OPENAI, UVLOOP] if loop == "uvloop" else [OPENAI]
-        say(f"looking for {packages[0]} (installed on first use)")
-        python = environment(options.home / "bench-peers" / f"openai-{loop}", packages)
-        if isinstance(python, Path):
-            own = Client(name="OpenAI SDK", file=_CLIENTS / "openai_sdk.py", python=(str(python), "-I"))
-            clients.append(own)
-        else:
-            skipped["OpenAI SDK"] = python
-            say(python)
-    plan = [
-        (client, agents)
-        for turn in range(options.repeats)
-        for agents in options.concurrency
-        for client in clients[turn % len(clients) :] + clients[: turn % len(clients)]
-    ]
-    runs = []
+    peers, skipped = _found(options, loop, say)
+    clients = {client.name: client for client in (*OWN, *peers)}
+    plan = _plan(options, [client.name for client in peers])
+    runs: list[Run] = []
     machine = describe(loop, options.home)
+    machine["peers"] = {peer.name: peer.package for peer in PEERS.values() if peer.name in clients}
     with server(options.upstream_ms, loop) as port:
-        for number, (client, agents) in enumerate(plan, 1):
-            say(f"{number} of {len(plan)}: {client.name}, {agents} agents")
+        for number, (name, agents) in enumerate(plan, 1):
+            if name in skipped:
+                continue
+            say(f"{number} of {len(plan)}: {name}, {agents} agents")
             calls = max(options.calls, 2 * agents)
-            runs.append(measure(client, agents=agents, calls=calls, port=port, loop=loop, home=options.home))
+            try:
+                run = measure(clients[name], agents=agents, calls=calls, port=port, loop=loop, home=options.home)
+            except MeasurementInvalid as error:
+                if clients[name] in OWN:
+                    raise
+                skipped[name] = error.message
+                say(error.message)
+            else:
+                runs.append(run)
     machine["load_after"] = round(os.getloadavg()[0], 2)
     return Report(rows=rows(runs, options.upstream_ms), ratios=ratios(runs), machine=machine, skipped=skipped)
+
+
+def _found(options: Options, loop: str, say: Callable[[str], None]) -> tuple[list[Client], dict[str, str]]:
+    """The peers that are wanted and can be installed, and why others are missing."""
+    clients, skipped = [], {}
+    for key in options.peers:
+        peer = PEERS[key]
+        say(f"looking for {peer.package} (installed on first use)")
+        packages = [peer.package, UVLOOP] if loop == "uvloop" else [peer.package]
+        python = environment(options.home / "bench-peers" / f"{key}-{loop}", packages)
+        if isinstance(python, Path):
+            clients.append(Client(name=peer.name, file=_CLIENTS / peer.file, python=(str(python), "-I")))
+        else:
+            skipped[peer.name] = python
+            say(python)
+    return clients, skipped
+
+
+def _plan(options: Options, peers: Sequence[str]) -> list[tuple[str, int]]:
+    """Which client runs with how many agents, in this order: each repeat begins with another one."""
+    plan = []
+    for turn in range(options.repeats):
+        names = [client.name for client in OWN] + (list(peers) if turn < options.peer_repeats else [])
+        first = turn % len(names)
+        plan += [(name, agents) for agents in options.concurrency for name in names[first:] + names[:first]]
+    return plan
 
 
 def measure(client: Client, *, agents: int, calls: int, port: int, loop: str, home: Path) -> Run:
@@ -115,7 +140,7 @@ def measure(client: Client, *, agents: int, calls: int, port: int, loop: str, ho
         command = [*client.python, drive.__file__, str(client.file), client.function, json.dumps(order)]
         try:
             ended = subprocess.run(
-                command, capture_output=True, timeout=RUN_SECONDS, check=False, start_new_session=True, env=_environ()
+                command, capture_output=True, timeout=RUN_SECONDS, check=False, start_new_session=True, env=environ()
             )
         except subprocess.TimeoutExpired:
             raise MeasurementInvalid(f"{client.name} did not end within {RUN_SECONDS:.0f} s") from None
@@ -128,11 +153,11 @@ def measure(client: Client, *, agents: int, calls: int, port: int, loop: str, ho
 
 
 @contextlib.contextmanager
-def server(latency_ms: float, loop: str) -> Iterator[int]:
-    """The server in a process of its own while the block runs; yields its port on 127.0.0.1."""
-    command = [sys.executable, "-P", "-m", "siafu.bench.client.server", str(latency_ms), loop]
+def server(latency_ms: float, loop: str, spread: float = 0.0) -> Iterator[int]:
+    """The server in a process of its own while the block runs; yields its port on 127.0.0.1. spread: as there."""
+    command = [sys.executable, "-P", "-m", "siafu.bench.gateway.server", str(latency_ms), loop, str(spread)]
     with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True, env=_environ()
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True, env=environ()
     ) as process:
         try:
             line = process.stdout.readline() if process.stdout else b""
@@ -154,7 +179,6 @@ def describe(loop: str, home: Path) -> dict[str, Any]:
         "fsync_ms": round(_fsync_ms(home), 3),
         "siafu": __version__,
         "aiohttp": aiohttp.__version__,
-        "openai": OPENAI.partition("==")[2],
     }
 
 
@@ -178,6 +202,6 @@ def _loop(wanted: str) -> str:
     return "uvloop" if found and wanted != "asyncio" else "asyncio"
 
 
-def _environ() -> dict[str, str]:
+def environ() -> dict[str, str]:
     """The server is on this machine: no proxy may stand between."""
     return {**os.environ, "NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"}

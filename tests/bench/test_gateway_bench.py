@@ -1,20 +1,20 @@
-"""`siafu bench client` as a user runs it, small: real processes, real sockets, a real journal."""
+"""`siafu bench gateway` as a user runs it, small: real processes, real sockets, a real journal."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from here import command
-from siafu.bench.client import drive, peers
-from siafu.bench.client.compare import Client, measure, server
+from siafu.bench.gateway import drive, peers
+from siafu.bench.gateway.compare import Client, measure, server
 from siafu.errors import MeasurementInvalid
+
+from .commands import bench
 
 SMALL = ("--no-peers", "--concurrency", "4,8", "--calls", "24", "--repeats", "1", "--upstream-ms", "20")
 ROW = {
@@ -23,13 +23,8 @@ ROW = {
 }  # fmt: skip
 
 
-def bench(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "siafu", "bench", "client", "--home", str(home), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
-
-
 def test_the_report_has_every_client_and_the_servers_own_count(tmp_path: Path) -> None:
-    ended = bench(tmp_path, *SMALL, "--json")
+    ended = bench("gateway", tmp_path, *SMALL, "--json")
     assert ended.returncode == 0, ended.stderr
     report = json.loads(ended.stdout)
     names = ["raw aiohttp", "siafu", "siafu, no store"]
@@ -46,16 +41,22 @@ def test_the_report_has_every_client_and_the_servers_own_count(tmp_path: Path) -
     assert list(tmp_path.iterdir()) == []  # journals are deleted
 
 
-def test_the_table_leads_with_multiples_of_raw_aiohttp(tmp_path: Path) -> None:
-    ended = bench(tmp_path, *SMALL[:2], "4", *SMALL[3:])
+def test_the_table_leads_with_multiples_of_raw_aiohttp_and_says_who_is_missing(tmp_path: Path) -> None:
+    (tmp_path / "bench-peers").touch()  # where the environments of others should be
+    page = tmp_path / "page.html"
+    ended = bench("gateway", tmp_path, "--peer", "litellm", "--concurrency", "4", *SMALL[3:], "--html", str(page))
     assert ended.returncode == 0, ended.stderr
     assert "4 agents" in ended.stdout and "1.00 x" in ended.stdout and "nearest rank" in ended.stdout
     assert max(map(len, ended.stdout.splitlines())) <= 80
+    for shown in (ended.stdout, page.read_text(encoding="utf-8")):
+        assert "Not measured: LiteLLM Router. litellm==" in " ".join(shown.split())
 
 
-@pytest.mark.parametrize("wrong", [("--concurrency", "0"), ("--concurrency", "4,x"), ("--loop", "trio")])
+@pytest.mark.parametrize(
+    "wrong", [("--concurrency", "0"), ("--concurrency", "4,x"), ("--loop", "trio"), ("--peer", "nobody")]
+)
 def test_wrong_use_is_told(tmp_path: Path, wrong: tuple[str, str]) -> None:
-    ended = command(tmp_path, "bench", "client", "--home", str(tmp_path), *wrong, environment=os.environ)
+    ended = command(tmp_path, "bench", "gateway", "--home", str(tmp_path), *wrong, environment=os.environ)
     assert (ended.returncode, wrong[0] in ended.stderr) == (2, True)
 
 

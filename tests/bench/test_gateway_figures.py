@@ -1,4 +1,4 @@
-"""Percentiles, self-checks and ratios of `siafu bench client`."""
+"""Percentiles, self-checks and ratios of `siafu bench gateway`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from siafu.bench.client.figures import RAW, Run, nearest_rank, ratios, rows
+from siafu.bench.gateway.figures import RAW, Run, nearest_rank, ratios, rows
 from siafu.errors import MeasurementInvalid
 
 
@@ -28,6 +28,7 @@ def run(client: str = RAW, *, latency: float = 0.2, cpu: float = 0.03, **fields:
         (range(1, 101), 99, 99),
         (range(100, 0, -1), 99, 99),
         (range(1, 102), 50, 51),
+        (range(1, 1001), 99.9, 999),
         ([7], 50, 7),
         ([7], 99, 7),
         ([1, 2], 50, 1),
@@ -78,6 +79,13 @@ def test_ratios_are_to_raw_in_the_same_repeat() -> None:
     assert base.median == 1.0
     assert (cpu.median, cpu.min, cpu.max) == pytest.approx((2.0, 1.5, 3.0))
     assert p50.median == upstream.median == pytest.approx(1.25)
+
+
+def test_clients_with_fewer_runs_are_compared_with_the_first_repeats() -> None:
+    runs = [run(cpu=0.02), run("other", cpu=0.2), run(cpu=0.04)]
+    cpu = ratios(runs)["10"]["other"]["cpu"]
+    assert cpu is not None
+    assert (cpu.median, cpu.min, cpu.max) == pytest.approx((10.0, 10.0, 10.0))
 
 
 def test_without_an_answer_there_is_no_latency() -> None:

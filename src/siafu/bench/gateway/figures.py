@@ -17,7 +17,8 @@ FIGURES = ("cpu_ms_per_call", "calls_per_s", "p50_ms", "p95_ms", "p99_ms")
 
 def nearest_rank(samples: Sequence[float], percent: float) -> float:
     """The smallest sample that at least `percent` percent of all are not above: rank ceil(percent / 100 * n)."""
-    return sorted(samples)[max(1, math.ceil(percent / 100 * len(samples))) - 1]
+    rank = math.ceil(round(percent / 100 * len(samples), 9))  # 99.9 % of 1,000 are 999, not a little more
+    return sorted(samples)[max(1, rank) - 1]
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
@@ -115,7 +116,7 @@ def ratios(runs: Sequence[Run]) -> dict[str, dict[str, dict[str, Spread | None]]
     grouped = _grouped(runs)
     found: dict[str, dict[str, dict[str, Spread | None]]] = {}
     for (client, agents), group in grouped.items():
-        pairs = list(zip(group, grouped[RAW, agents], strict=True))
+        pairs = list(zip(group, grouped[RAW, agents], strict=False))  # peers have fewer runs
 
         def compared(name: str, pairs: list[tuple[Run, Run]] = pairs) -> Spread | None:
             return spread([_over(run.figure(name), raw.figure(name)) for run, raw in pairs])

@@ -1,4 +1,6 @@
-"""The official OpenAI SDK with its default HTTP client and settings. It runs in its own environment, without siafu."""
+"""The official OpenAI SDK with its default HTTP client and settings, but for the number of connections. It runs in its
+own environment, without siafu.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import openai  # type: ignore[import-not-found]
 
 
@@ -14,7 +17,9 @@ import openai  # type: ignore[import-not-found]
 async def connect(
     base_url: str, body: Mapping[str, Any], agents: int, folder: Path
 ) -> AsyncIterator[Callable[[int], Awaitable[str]]]:
-    async with openai.AsyncOpenAI(base_url=base_url, api_key="sk-bench") as client:
+    limits = httpx2.Limits(max_connections=None, max_keepalive_connections=None)
+    http = openai.DefaultAsyncHttpxClient(limits=limits)
+    async with openai.AsyncOpenAI(base_url=base_url, api_key="sk-bench", http_client=http) as client:
 
         async def call(number: int) -> str:
             answer = await client.chat.completions.create(**body)

@@ -1,6 +1,9 @@
-"""The server that all clients are measured against: answers any POST after a fixed time, and counts.
+"""The server that all clients are measured against: answers any POST after a fixed time, and counts. An answer that is
+asked for as a stream begins then; its further pieces follow one every two milliseconds.
 
-    python -m siafu.bench.client.server LATENCY_MS LOOP        prints its port; ends when its input ends
+    python -m siafu.bench.gateway.server LATENCY_MS LOOP [SPREAD]     prints its port; ends when its input ends
+
+SPREAD: how far a single answer's time may be from LATENCY_MS, as a part of it; 0 unless given.
 
 A protocol on the bare event loop, so that it takes as little as possible from the machine it shares with the client.
 `GET /stats`: how many calls came and their median service time in ms, since it was last asked.
@@ -13,11 +16,15 @@ import json
 import re
 import sys
 import time
+from collections.abc import Iterator
+from operator import length_hint
+from random import Random
 from typing import cast
 
-from siafu.bench.client.drive import loop_factory, raise_file_limit
-from siafu.bench.client.figures import nearest_rank
+from siafu.bench.gateway.drive import loop_factory, raise_file_limit
+from siafu.bench.gateway.figures import nearest_rank
 
+_STREAMED = re.compile(rb'"stream": *true')
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 _ANSWER = {
     "id": "chatcmpl-bench-0001",
@@ -47,6 +54,33 @@ _ANSWER = {
     },
     "system_fingerprint": "fp_bench",
 }
+_GAP = 0.002  # seconds between the pieces of a stream
+_STREAM_HEAD = (
+    b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\nTransfer-Encoding: chunked\r\n"
+    b"x-request-id: req_bench\r\n\r\n"
+)
+_WORDS = "안녕하세요, 고객님. 주문번호 1001번의 주전자와 컵 두 개는 현재 배송 중이며 내일 오후 2시쯤 도착합니다."
+
+
+def _pieces() -> list[bytes]:
+    """A streamed answer: its head with the first event, and each further event."""
+    head = {
+        "id": "chatcmpl-bench-0001",
+        "object": "chat.completion.chunk",
+        "created": 1_780_000_000,
+        "model": "kimi-k2.5",
+    }
+    words = re.findall(r"\S+ ?", _WORDS)
+    deltas: list[dict[str, str]] = [{"role": "assistant", "content": ""}, *({"content": word} for word in words), {}]
+    events = [
+        {**head, "choices": [{"index": 0, "delta": each, "finish_reason": None if each else "stop"}]} for each in deltas
+    ]
+    events.append({**head, "choices": [], "usage": _ANSWER["usage"]})
+    told = [json.dumps(event, ensure_ascii=False).encode() for event in events]
+    chunks = [
+        b"%x\r\n%b\r\n" % (len(data), data) for each in (*told, b"[DONE]") for data in [b"data: " + each + b"\n\n"]
+    ]
+    return [_STREAM_HEAD + chunks[0], *chunks[1:-1], chunks[-1] + b"0\r\n\r\n"]
 
 
 def _response(body: bytes) -> bytes:
@@ -55,14 +89,20 @@ def _response(body: bytes) -> bytes:
 
 
 class Bench:
-    """What all connections share. `latency`: seconds."""
+    """What all connections share. `latency`: seconds. `spread`: of it, from 0 to 1."""
 
-    def __init__(self, latency: float, loop: asyncio.AbstractEventLoop) -> None:
-        self.latency = latency
+    def __init__(self, latency: float, loop: asyncio.AbstractEventLoop, spread: float) -> None:
         self.loop = loop
-        self.answer = _response(json.dumps(_ANSWER, ensure_ascii=False).encode())
+        self._range = latency * (1.0 - spread), latency * (1.0 + spread)
+        self._rng = Random(0)
+        self.answer = [_response(json.dumps(_ANSWER, ensure_ascii=False).encode())]
+        self.stream = _pieces()
         self.calls = 0
         self.served: list[float] = []
+
+    def latency(self) -> float:
+        """Seconds for the next answer."""
+        return self._rng.uniform(*self._range)
 
     def stats(self) -> bytes:
         service_ms = nearest_rank(self.served, 50) * 1e3 if self.served else None
@@ -89,23 +129,29 @@ class Connection(asyncio.Protocol):
         size = end + 4 + (int(length[1]) if length else 0)
         if len(self._data) < size:
             return
-        get, self._data = self._data.startswith(b"GET"), self._data[size:]
+        request, self._data = self._data[:size], self._data[size:]
         bench = self._bench
-        if get:
+        if request.startswith(b"GET"):
             self._transport.write(bench.stats())
             return
         bench.calls += 1
-        bench.loop.call_later(bench.latency, self._answer, time.monotonic())
+        pieces = bench.stream if _STREAMED.search(request, end) else bench.answer
+        bench.loop.call_later(bench.latency(), self._answer, time.monotonic(), iter(pieces))
 
-    def _answer(self, came: float) -> None:
-        if not self._transport.is_closing():
+    def _answer(self, came: float, pieces: Iterator[bytes]) -> None:
+        piece = next(pieces, None)
+        if piece is None or self._transport.is_closing():
+            return
+        self._transport.write(piece)
+        if length_hint(pieces):
+            self._bench.loop.call_later(_GAP, self._answer, came, pieces)
+        else:
             self._bench.served.append(time.monotonic() - came)
-            self._transport.write(self._bench.answer)
 
 
-async def serve(latency: float) -> None:
+async def serve(latency: float, spread: float) -> None:
     loop = asyncio.get_running_loop()
-    bench = Bench(latency, loop)
+    bench = Bench(latency, loop, spread)
     server = await loop.create_server(lambda: Connection(bench), "127.0.0.1", 0, backlog=4096)
     async with server:
         print(server.sockets[0].getsockname()[1], flush=True)
@@ -115,4 +161,4 @@ async def serve(latency: float) -> None:
 if __name__ == "__main__":
     raise_file_limit()
     with asyncio.Runner(loop_factory=loop_factory(sys.argv[2])) as runner:
-        runner.run(serve(float(sys.argv[1]) / 1e3))
+        runner.run(serve(float(sys.argv[1]) / 1e3, float(sys.argv[3]) if len(sys.argv) > 3 else 0.0))
