@@ -275,7 +275,8 @@ def _lane(way: Way, transport: Transport, books: Books, guard: Guard, rng: Rando
     endpoint: Limited | Warmed = limited
     if way.prompt_cache is not None:
         endpoint = Warmed(limited, way.prompt_cache, clock=clock, upstream=name, observer=observer)
-    guarded = Guarded(endpoint, guard, upstream=name, lane=way.name)
+    place = msgspec.structs.replace(way.upstream, key=None)
+    guarded = Guarded(endpoint, guard, upstream=name, lane=way.name, place=place)
     return Lane(guarded, id=way.name, upstream=name, models=way.models, tier=way.tier, weight=way.weight)
 
 
