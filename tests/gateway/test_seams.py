@@ -126,3 +126,67 @@ async def test_another_address_is_not_taken_for_the_one_that_failed(monkeypatch:
     start = house.clock.now()
     assert await calls == ["ok"] * 20
     assert await house.ask() == "ok" and house.clock.now() == start
+
+
+async def test_a_second_request_waits_for_no_leader(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def play(address: str, key: str) -> None:
+        await house.clock.sleep(60.0 if len(house.sent) == 101 else 1.0)
+
+    def begins(head: int) -> ChatRequest:
+        messages = [{"role": "system", "content": f"{head}" * 50}, *ASK.messages]
+        return msgspec.structs.replace(ASK, messages=messages)
+
+    cache = PromptCache(lead=True, min_tokens=0, wait=5.0)
+    house = House(monkeypatch, play, [way(prompt_cache=cache)], hedge=Hedge(share=Decimal("0.5")))
+    for number in range(100):
+        await house.ask(request=begins(number))
+    start = house.clock.now()
+    assert await house.ask(request=begins(101)) == "ok"
+    assert house.clock.now() - start < 3.0
+
+
+class Arriving:
+    """A streamed answer of which nothing has been read."""
+
+    head = ReplyHead()
+
+    def __init__(self) -> None:
+        self.closed = False
+
+    async def aclose(self) -> None:
+        self.closed = True
+
+
+async def test_an_answer_that_nobody_takes_any_more_is_given_up() -> None:
+    """The call is cancelled while the request that lost is still being put away."""
+    clock, won = VirtualClock(), Arriving()
+
+    class Played:
+        calls = 0
+
+        async def open(self, request: ChatRequest, context: CallContext) -> Any:
+            self.calls += 1
+            if self.calls <= 100:
+                await clock.sleep(1.0)
+                return PlainReply(say("ok"))
+            if self.calls == 102:
+                return won
+            assert context.heat is not None
+            context.heat.left_at = clock.now()
+            try:
+                await clock.sleep(60.0)
+            finally:
+                await clock.sleep(1.0)
+
+    hedge = Hedge(share=Decimal("0.5"))
+    hedging = Hedging(Played(), hedge, accounts=Accounts(), clock=clock, observer=lambda event: None)
+    hedging._of(ASK).add(1.0)
+    for _ in range(100):
+        await hedging.open(ASK, CallContext())
+        hedging._of(ASK).add(1.0)
+    call = asyncio.ensure_future(hedging.open(ASK, CallContext()))
+    await clock.sleep(1.5)
+    assert not call.done()
+    call.cancel()
+    await asyncio.wait({call})
+    assert call.cancelled() and won.closed
