@@ -145,6 +145,31 @@ async def test_a_second_request_waits_for_no_leader(monkeypatch: pytest.MonkeyPa
     assert house.clock.now() - start < 3.0
 
 
+@pytest.mark.parametrize("failures", [1, 3])
+async def test_what_failed_long_ago_takes_no_patience_from_calls_of_now(
+    monkeypatch: pytest.MonkeyPatch, failures: int
+) -> None:
+    broken = False
+
+    async def play(address: str, key: str) -> None:
+        await house.clock.sleep(1.0)
+        if broken:
+            raise UpstreamFault("broken", status=500)
+
+    house = House(monkeypatch, play, [way()])
+    await house.ask()
+    broken = True
+    calls = [asyncio.ensure_future(house.ask()) for _ in range(failures)]
+    await house.clock.sleep(1.1)
+    for each in calls:
+        each.cancel()
+    await house.clock.sleep(3600.0)
+    crowd = asyncio.gather(*(house.ask() for _ in range(50)))
+    await house.clock.sleep(30.0)
+    broken = False
+    assert await crowd == ["ok"] * 50
+
+
 class Arriving:
     """A streamed answer of which nothing has been read."""
 
