@@ -215,3 +215,18 @@ async def test_an_answer_that_nobody_takes_any_more_is_given_up() -> None:
     call.cancel()
     await asyncio.wait({call})
     assert call.cancelled() and won.closed
+
+
+async def test_answers_of_a_model_that_is_not_asked_any_more_are_not_used_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def play(address: str, key: str) -> None:
+        await house.clock.sleep(1.0)
+
+    ways = [way("old"), way("new")]
+    house = House(monkeypatch, play, ways, reuse=[ReuseRule(seconds=3600.0)])
+    equal = msgspec.structs.replace(ASK, temperature=0.0)
+    for rules in ((Rule(use=(target("m@new"),)),), (Rule(use=(target("m@new"),)),), (Rule(use=(target("m@old"),)),)):
+        await house.gateway.change(ways, rules)
+        await house.ask(request=equal)
+    assert [address for address, _ in house.sent] == ["https://new.example/v1", "https://old.example/v1"]

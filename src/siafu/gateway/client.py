@@ -229,6 +229,8 @@ def assemble(  # noqa: PLR0913 (the one place where everything meets)
 
     def around(posts: Sequence[_Post], choice: _Choice) -> Endpoint:
         lanes, thrift = [post.lane for post in posts], choice.thrift
+        if (routed.rules, routed.split) != (choice.rules, choice.split):  # others may answer now
+            reusing.forget()
         routed.lanes, routed.rules, routed.split = lanes, choice.rules, choice.split
         alone = len(lanes) == 1 and not choice.rules and lanes[0].models is None and choice.split is None
         (hedging or retrying).inner = lanes[0].endpoint if alone else routed
