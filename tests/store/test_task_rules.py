@@ -60,6 +60,7 @@ def task(**more: Any) -> Task:
         (PASSING, {"deadline_at": 50.0}, "expired", "deadline_reached"),
         (PASSING, {"deadline_at": 50.1}, "waiting", "overloaded"),
         (Later(code="p"), {"deliveries": 3, "code": "old"}, "waiting", "old"),
+        (Later(code="p", failed=True), {"deliveries": 3, "code": "old"}, "waiting", "p"),
         (Later(code="p"), {"cancel_requested": 1}, "cancelled", "cancelled"),
         (HandedBack(), {"deliveries": 3, "code": "old"}, "ready", "old"),
         (HandedBack(), {"deadline_at": 1.0}, "expired", "deadline_reached"),

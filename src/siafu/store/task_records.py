@@ -143,11 +143,14 @@ class Failed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Later(msgspec.Struct, frozen=True, kw_only=True):
-    """It cannot go on now. code: what it waits for. result: what can be told meanwhile, as JSON; None = nothing."""
+    """It cannot go on now. code: what it waits for. result: what can be told meanwhile, as JSON; None = nothing.
+    failed: it waits as a call failed, which is made anew when it goes on.
+    """
 
     code: str
     message: str = ""
     result: str | None = None
+    failed: bool = False
 
 
 class HandedBack(msgspec.Struct, frozen=True):
@@ -198,8 +201,9 @@ def move(task: Task, verdict: Verdict, now: float) -> Move:
         return Move(state="ready", counted=False, code=task.code, message=task.message, waits_for=task.waits_for)
     if isinstance(verdict, Later):
         pause = look_again(now - (task.waits_since or now))
+        code, message = (verdict.code, verdict.message) if verdict.failed else (task.code, task.message)
         return Move(
-            state="waiting", seconds=pause, counted=False, code=task.code, message=task.message,
+            state="waiting", seconds=pause, counted=False, code=code, message=message,
             waits_for=verdict.code, result=verdict.result,
         )  # fmt: skip
     if isinstance(verdict, Lapsed):
