@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help demo demo-local test clients chaos check bench lock clean
+.PHONY: help demo demo-local test clients chaos chaos-tasks check bench lock clean
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -36,6 +36,10 @@ KILLS ?= 1000
 STOPS ?= 50
 chaos: $(VENV)/.dev  ## refunds under kill -9 and SIGSTOP, on both databases: make chaos KILLS=1000 STOPS=50
 	@PYTHONPATH=src:tests $(BIN)/python -m money.chaos --kills $(KILLS) --stops $(STOPS) $(ARGS)
+
+CYCLES ?= 100
+chaos-tasks: $(VENV)/.dev  ## tasks under kill -9 and SIGSTOP of workers, on both databases: make chaos-tasks CYCLES=1000
+	@PYTHONPATH=src:tests $(BIN)/python -m tasks.chaos --cycles $(CYCLES) $(ARGS)
 
 clients: $(VENV)/.dev  ## clients of others: MCP ones at the shop, OpenAI's SDK at siafu serve (fetched once; npm's need node)
 	@$(BIN)/python -m pytest -q -m clients tests/clients $(ARGS)

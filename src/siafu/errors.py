@@ -41,7 +41,9 @@
     ├── StoreError                   the store cannot be opened or written
     │   ├── StoreBusy                another process holds this journal
     │   ├── StoreLocked              another transaction was waited for too long; nothing was changed
+    │   ├── Fenced                   this worker no longer holds the task it works on; nothing was changed
     │   └── Conflict                 a constraint of the database forbids the change
+    ├── QueueFull                    too many tasks are open; nothing more is accepted for now
     ├── MeasurementInvalid           a measurement failed its own checks; its figures are not shown
     └── Interrupted                  stopped from outside; state is kept; exit 130
 
@@ -127,7 +129,8 @@ class ModelError(SiafuError):
     `status`: HTTP status, None when there was none. `provider_code`: the upstream's own word for it, `param`: the field
     of the request that it names; each at most 100 characters. `wait`: seconds the upstream asked us to wait, None when
     it did not say. `attempts`: physical requests made for this call. `tried`: what failed, of several upstreams, keys
-    and models; `elsewhere`: another of them would take the call.
+    and models; `elsewhere`: another of them would take the call; `held`: asked again, it waits here until it is worth a
+    request. `sent_at`: when the last request left (monotonic seconds), None = none did. The gateway sets these.
     """
 
     code = "model_error"
@@ -149,7 +152,8 @@ class ModelError(SiafuError):
         self.wait = wait
         self.attempts = attempts
         self.tried: Tried | None = None
-        self.elsewhere = False
+        self.elsewhere = self.held = False
+        self.sent_at: float | None = None
 
 
 class RateLimited(ModelError):
@@ -311,6 +315,10 @@ class StoreLocked(StoreError):
     retryable = True
 
 
+class Fenced(StoreError):
+    code = "fenced"
+
+
 class Conflict(StoreError):
     """`constraint`: what forbids it, as the database names it: a constraint's name or its columns, else its words."""
 
@@ -319,6 +327,11 @@ class Conflict(StoreError):
     def __init__(self, message: str, *, constraint: str) -> None:
         super().__init__(message)
         self.constraint = constraint
+
+
+class QueueFull(SiafuError):
+    code = "queue_full"
+    retryable = True
 
 
 class MeasurementInvalid(SiafuError):

@@ -36,6 +36,7 @@ SAMPLES: dict[str, list[Any]] = {
     "per_agent": ["US$ .5"],
     "date": [date(2026, 1, 31)],
     "soft": [0.5, 1, "0.8"],
+    "share": [0.1, "0.05"],
 }
 WORDS = st.text("ab가나 -.", min_size=1, max_size=5)
 

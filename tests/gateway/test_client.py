@@ -307,9 +307,10 @@ def test_f44_one_gateway_in_several_loops_and_threads() -> None:
 
 async def test_f56_the_minute_limit_holds_on_the_wire(bench: Any) -> None:
     async with upstream() as gw, bench(gw.base_url, limits=Limits(rpm=600, burst=3)) as b:
+        began = time.monotonic()
         await asyncio.gather(*(b.ask() for _ in range(10)))
         times = [a.at for a in gw.arrivals]
-        assert times[-1] - times[0] >= 0.6  # seven more than the burst, ten a second, and a little for the wire
+        assert times[-1] - began >= 0.7  # seven more than the burst, ten a second
         assert all(sum(t <= o <= t + 0.25 for o in times) <= 3 + 3 + 1 for t in times)
 
 

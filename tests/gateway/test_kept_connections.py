@@ -12,6 +12,7 @@ import pytest
 
 from bad_network import bad_network
 from siafu.errors import CallTimeout, Unreachable, UpstreamFault
+from siafu.gateway import connections
 from siafu.gateway import transport as transport_module
 from siafu.gateway.upstream import Timeouts
 from siafu.observe.calls import CallContext
@@ -149,13 +150,13 @@ async def test_a_kept_connection_that_leads_nowhere_any_more_is_given_up_in_time
 
 async def test_the_system_is_told_to_notice_a_peer_that_vanishes(monkeypatch: pytest.MonkeyPatch) -> None:
     watched: list[Any] = []
-    watch = transport_module._watch_peer
+    watch = connections._watch_peer
 
     def seen(sock: Any) -> None:
         watched.append(sock)
         watch(sock)
 
-    monkeypatch.setattr(transport_module, "_watch_peer", seen)
+    monkeypatch.setattr(connections, "_watch_peer", seen)
     async with upstream() as gw, transport(gw.base_url) as t:
         for _ in range(2):
             await t.open(ASK, NOBODY)
@@ -163,5 +164,5 @@ async def test_the_system_is_told_to_notice_a_peer_that_vanishes(monkeypatch: py
         assert sock.getpeername() == ("127.0.0.1", gw.port)
         assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
         if sys.platform == "linux":
-            options = [(getattr(socket, name), value) for name, value in transport_module._PEER]
+            options = [(getattr(socket, name), value) for name, value in connections._PEER]
             assert [(option, sock.getsockopt(socket.IPPROTO_TCP, option)) for option, _ in options] == options

@@ -198,11 +198,11 @@ async def test_g4_while_every_answer_fails_repeats_stay_a_tenth_of_first_tries()
     assert first + 10 <= len(line.times) <= 1.1 * first + 10
 
 
-async def test_g4_an_overloaded_upstream_is_asked_rarely() -> None:
+async def test_an_overloaded_upstream_is_asked_rarely_even_without_a_breaker() -> None:
     line = Line(lambda request, context: Overloaded("full", status=503), rules=RetryRules(patience=60))
     with pytest.raises(Overloaded):
         await line.ask()
-    assert len(line.times) <= 45
+    assert len(line.times) <= 70
     waits = [e for e in line.events if isinstance(e, Waited)]
     assert {e.reason for e in waits} == {"overloaded"} and sum(e.seconds for e in waits) > 50
 
@@ -210,7 +210,7 @@ async def test_g4_an_overloaded_upstream_is_asked_rarely() -> None:
 @pytest.mark.parametrize("seed", range(20))
 def test_the_rules_are_bounded_whatever_comes(seed: int) -> None:
     rng, now = Random(seed), 0.0
-    progress, rules = Progress(began=0.0, faults=0), RetryRules()
+    progress, rules = Progress(faults=0), RetryRules()
     makers: list[Callable[[], ModelError]] = [
         lambda: limited(rng.uniform(0, 50)),
         limited,

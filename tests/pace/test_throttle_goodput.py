@@ -88,7 +88,7 @@ class Crowd:
 @pytest.mark.parametrize("latency", [0.05, 3.0])
 @pytest.mark.parametrize(
     ("rate", "burst", "least"),
-    [(5.0, 1, 0.82), (5.0, 5, 0.95), (50.0, 50, 0.95), (50.0, 300, 0.95), (200.0, 200, 0.95)],
+    [(5.0, 1, 0.75), (5.0, 5, 0.95), (50.0, 50, 0.95), (50.0, 300, 0.95), (200.0, 200, 0.95)],
 )
 def test_g5_a_crowd_uses_an_unknown_limit_and_is_rarely_refused(
     rate: float, burst: float, least: float, latency: float, hints: bool
@@ -97,7 +97,7 @@ def test_g5_a_crowd_uses_an_unknown_limit_and_is_rarely_refused(
     crowd.until(60.0)
     goodput, refused = crowd.shares(10, 60)
     assert goodput >= least
-    assert refused <= (0.13 if rate == 5 else 0.03)
+    assert refused <= (0.02 if burst > 1 else 0.03)
 
 
 @pytest.mark.parametrize("latency", [0.05, 3.0])
@@ -109,8 +109,8 @@ def test_g5_a_limit_that_is_halved_is_found_within_ten_seconds(rate: float, burs
     crowd.until(55.0)
     assert crowd.shares(32.5, 40)[0] >= 0.9
     goodput, refused = crowd.shares(40, 55)
-    assert goodput >= 0.95
-    assert refused <= (0.2 if rate == 10 else 0.05)
+    assert goodput >= 0.94
+    assert refused <= 0.02
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -126,10 +126,10 @@ def test_g6_after_an_outage_the_former_pace_is_back_soon_and_is_not_passed(
     during = [at for at, _ in crowd.log if 33 <= at < 50]
     crowd.upstream.down = False
     crowd.until(70.0)
-    assert 3 <= len(during) <= 40, "it is tried, but rarely"
-    assert crowd.shares(58, 70)[0] >= 0.85
+    assert 3 <= len(during) <= 30, "it is tried, but rarely"
+    assert crowd.shares(55, 70)[0] >= 0.9
     times = [at for at, _ in crowd.log]
-    assert max(sum(s <= at < s + 1 for at in times) for s in range(50, 70)) <= 1.75 * rate + 2
+    assert max(sum(s <= at < s + 1 for at in times) for s in range(50, 70)) <= 1.2 * rate
 
 
 def test_without_a_throttle_a_crowd_is_mostly_refused() -> None:

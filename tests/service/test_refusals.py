@@ -44,6 +44,8 @@ _MORE: dict[type[SiafuError], dict[str, Any]] = {
 
 
 def make(kind: type[SiafuError], text: str = "why") -> SiafuError:
+    if issubclass(kind, errors.ConfigErrors):
+        return kind([text])
     return kind(text, **_MORE.get(kind, {}))
 
 

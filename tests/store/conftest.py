@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import uuid
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
 
 import pytest
 
+from services import Postgres
 from siafu.store.records import RunStore
 from siafu.store.sqlite import SqliteStore
 
@@ -46,3 +49,21 @@ def backend(request: pytest.FixtureRequest, tmp_path: Path) -> Backend:
 def durable(request: pytest.FixtureRequest, tmp_path: Path) -> Backend:
     """For what the next session sees."""
     return DURABLE[request.param](tmp_path)
+
+
+@pytest.fixture(scope="session")
+def tasks_url(postgres: Postgres) -> Iterator[str]:
+    """The address of one PostgreSQL database for all tests of tasks, each of which clears it first."""
+    name = f"t{uuid.uuid4().hex}"
+    with postgres.connect() as connection:
+        connection.execute(f'CREATE DATABASE "{name}"')
+    yield postgres.url(name)
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def tasks_sql_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The address of a database for tasks, once in SQLite and once in PostgreSQL: there it is `tasks_url`."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / '일 100%?#.db'}"
+    found: str = request.getfixturevalue("tasks_url")
+    return found

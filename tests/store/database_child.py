@@ -10,7 +10,8 @@ from __future__ import annotations
 import os
 import sys
 
-from siafu.store.database import Database, Transaction, append_only
+from siafu.store.append_only import append_only
+from siafu.store.database import Database, Transaction
 
 TABLES = (
     (

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from siafu.errors import Conflict, InputError, StoreError
-from siafu.store.database import POSTGRESQL_THREADS, Database, Transaction, Value, append_only
+from siafu.store.append_only import append_only
+from siafu.store.database import POSTGRESQL_THREADS, Database, Transaction, Value
 from store.database_child import TABLES
 
 

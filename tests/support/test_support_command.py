@@ -167,6 +167,7 @@ def test_a_refused_key_stops_the_run_and_fails_nobody(folder: Path, sim: Sim) ->
 
 
 def test_f04_used_up_credit_stops_quickly_and_the_run_goes_on_when_it_is_back(folder: Path, sim: Sim) -> None:
+    (folder / "siafu.toml").write_text("[patience]\nquota_seconds = 0\n")
     sim.set_faults({"kind": "quota", "times": None})
     code, summary, told = run(folder, sim, "--concurrency", "5")
     assert (code, summary["stopped"], summary["finished"], summary["failed"]) == (3, "quota_exhausted", 0, 0)

@@ -41,10 +41,12 @@ _REASONS = {
     "overloaded": "the endpoint is full",
     "backoff": "before another try",
     "waiting": "before asking again",
+    "quota": "no credit left",
+    "outage": "the endpoint fails",
 }
 _OUT = {
     "access_refused": "its key is refused; left out until the key is changed",
-    "quota_exhausted": "no credit left; tried again now and then",
+    "quota_exhausted": "no credit or quota left; it is asked again now and then, until it goes on",
 }
 
 

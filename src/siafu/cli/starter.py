@@ -21,7 +21,7 @@ SETTINGS = """\
 # It may change while siafu runs: siafu config check says what is wrong before it does.
 
 # home = ".siafu"                    # journals and state; keep it on a disk of this machine
-# database_url = "env:SIAFU_DATABASE_URL"   # effects and conversations, PostgreSQL or SQLite; not set: files in home
+# database_url = "env:SIAFU_DATABASE_URL"   # effects, conversations, tasks: PostgreSQL or SQLite; else files in home
 # redis_url = "env:SIAFU_REDIS_URL"  # where processes share the limits below; not set: each has its own
 
 [endpoint]
@@ -58,6 +58,15 @@ SETTINGS = """\
 # tpm = 200000                       # tokens a minute; not set: taken from the endpoint's headers
 # processes = 1                      # how many share the limits at least, while Redis cannot say it
 # max_wait_seconds = 600.0           # a call fails rather than wait longer than this for the endpoint
+
+[patience]
+# outage_seconds = 600.0             # how long calls wait for an endpoint that fails; 0: they fail at once
+# quota_seconds = 600.0              # how long a run waits for an account without credit; 0: it ends at once
+# quota_probe_seconds = 30.0         # until such an account is asked again; doubled, up to ten times as long
+
+[hedging]
+# enabled = false                    # a second request for a call that is slow; the first answer is taken
+# share = 0.05                       # of the calls, and of the money, that these may add
 
 # Several endpoints instead of [endpoint]: shares, fallbacks and rules; docs/upstreams.md has all of it.
 # [upstreams.seoul]

@@ -243,7 +243,7 @@ async def _answer_alone(
     def say(text: str) -> None:
         typer.echo(f"siafu: {text}", err=True)
 
-    async with _opened(settings, job, Plan(run="ask", notice=say), database) as house:
+    async with _opened(settings, job, Plan(run="ask", served=True, notice=say), database) as house:
         result = await answered(job, request, house.around, run="ask")
         for text in await house.explain() if result.status == "error" and not result.calls else ():
             say(text)

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequ
 from functools import partial
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -27,6 +27,8 @@ from siafu.errors import UnpricedModel
 from siafu.gateway.accounts import Accounts, Rules
 from siafu.gateway.client import Gateway, Way, assemble
 from siafu.gateway.endpoint import Endpoint
+from siafu.gateway.guard import Patience
+from siafu.gateway.hedge import Hedge
 from siafu.gateway.meter import MemoryLedger
 from siafu.gateway.tally import Tally
 from siafu.gateway.upstream import Upstream
@@ -39,6 +41,8 @@ from siafu.store.sqlite import SqliteStore
 from siafu.tools.functions import Functions
 from siafu.tools.toolset import ToolSet
 
+SERVED = 5.0  # seconds that who asks a server waits for an upstream that fails, at most
+
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """What one run needs beside the settings.
@@ -48,7 +52,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     under a budget. tools: Python functions or one ToolSet, which
     stays the caller's to close. endpoint: an Endpoint to use as it is (tests), None = as the settings say. notice: told
     when the simulated endpoint stands in. models: that will be asked, when they are others than those of the settings.
-    denied: as in `Surroundings`.
+    denied: as in `Surroundings`. served: as in `Front`.
     """
 
     run: str = "map"
@@ -63,6 +67,19 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     notice: Callable[[str], None] | None = None
     models: Collection[str] = ()
     denied: Callable[[CallContext, str], Awaitable[None]] = unaudited
+    served: bool = False
+
+
+class Front(NamedTuple):
+    """For whom a gateway is opened. observer: told every event. notice: told what people should know. asked: set to
+    have the settings read again at once. served: for somebody who waits for one answer, and wants to know soon when
+    there is none.
+    """
+
+    observer: Observer = nobody
+    notice: Callable[[str], None] | None = None
+    asked: asyncio.Event | None = None
+    served: bool = False
 
 
 class House(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,7 +119,7 @@ async def opened(settings: Settings, plan: Plan) -> AsyncIterator[House]:
             upstream = ways[0].upstream
             ledger = MemoryLedger() if store is None else store.ledger
             endpoint = await stack.enter_async_context(
-                open_gateway(settings, ways, ledger, accounts, plan.observer, plan.notice)
+                open_gateway(settings, ways, ledger, accounts, Front(plan.observer, plan.notice, served=plan.served))
             )
         tools = plan.tools
         if tools is not None and isinstance(tools, Sequence):
@@ -182,16 +199,15 @@ async def open_gateway(
     ways: Sequence[Way],
     ledger: Ledger,
     accounts: Accounts,
-    observer: Observer,
-    notice: Callable[[str], None] | None,
-    asked: asyncio.Event | None = None,
+    front: Front,
 ) -> AsyncIterator[Gateway]:
     """The gateway over `ways`, under the settings' routes. While the block runs it follows settings, keys and canaries
-    as they are changed. notice: told what people should know. asked: set to have the settings read again at once.
+    as they are changed.
 
     Raises: ConfigError, StoreError.
     """
     redis = None if settings.simulated else settings.redis()
+    observer, notice = front.observer, front.notice
     tally = Tally()
     gateway = assemble(
         ways,
@@ -202,15 +218,31 @@ async def open_gateway(
         rng=Random(),
         observer=fan_out(told(observer, notice), tally),
         thrift=thrift(settings),
+        patience=_patience(settings, served=front.served),
+        hedge=_hedge(settings),
         reuse=reuse_rules(settings.reuse),
         redis=None if redis is None else RedisDoor(redis),
     )
     async with (
         contextlib.aclosing(gateway),
-        following(Following(settings, gateway, ways, observer, asked), notice),
+        following(Following(settings, gateway, ways, observer, front.asked), notice),
         following_canaries(settings, gateway, tally, observer, notice),
     ):
         yield gateway
+
+
+def _patience(settings: Settings, *, served: bool) -> Patience:
+    own = settings.patience
+    if served:
+        return Patience(outage=min(SERVED, own.outage_seconds), probe=own.quota_probe_seconds)
+    return Patience(outage=own.outage_seconds, quota=own.quota_seconds, probe=own.quota_probe_seconds)
+
+
+def _hedge(settings: Settings) -> Hedge | None:
+    own, soft = settings.hedging, settings.budgets.soft
+    if not own.enabled:
+        return None
+    return Hedge(share=own.share) if soft is None else Hedge(share=own.share, soft=soft)
 
 
 def _rules(settings: Settings, plan: Plan) -> Rules:

@@ -99,7 +99,7 @@ async def call_rows(settings: Settings) -> list[Row]:
     """One tiny completion of each model that would be asked, through the whole gateway. Costs a fraction of a cent."""
     try:
         wanted = wanted_models(settings)
-        async with opened(settings, Plan(run="doctor")) as house:
+        async with opened(settings, Plan(run="doctor", served=True)) as house:
             return [await _call_row(house, model) for model in wanted]
     except ConfigError as error:
         return [Row(check="call", state="fail", found=error.message)]

@@ -22,7 +22,7 @@ from siafu.config.assembly import Plan, opened
 from siafu.config.settings import Settings, load, refers
 from siafu.errors import ConfigError
 from siafu.gateway.endpoint import Endpoint
-from siafu.observe.events import CheaperModel, Event, Observer, RunResumed, fan_out, nobody
+from siafu.observe.events import CheaperModel, Event, Observer, RunResumed, Waited, fan_out, nobody
 from siafu.swarm.map import MapRun, map_items
 from siafu.swarm.options import MapOptions
 from siafu.swarm.results import MapResult, MapSummary
@@ -264,9 +264,11 @@ def _plan(given: dict[str, Any], settings: Settings, run: str) -> Plan:
 
 
 def _warn(event: Event) -> None:
-    """Say what costs money that nobody may expect, and what is done to save it."""
+    """Say what costs money that nobody may expect, what is done to save it, and why nothing goes on."""
     if isinstance(event, CheaperModel):
         _log.warning("most of a budget is used: %s is asked instead of %s from now on", event.instead, event.model)
+    if isinstance(event, Waited) and event.reason == "quota":
+        _log.warning("%s has no credit or quota left: it is asked again in %.0f s", event.upstream, event.seconds)
     if isinstance(event, RunResumed) and event.changed:
         _log.warning(
             "the work has changed: %d finished items run again (on_change), which cost %s the first time; calls that "

@@ -10,7 +10,7 @@ from functools import partial
 import msgspec
 
 from siafu.border.secrets import Secret
-from siafu.config.assembly import notices, open_gateway
+from siafu.config.assembly import Front, notices, open_gateway
 from siafu.config.budgets import open_accounts
 from siafu.config.client_keys import LEDGER, RUN, client_keys, customer_key
 from siafu.config.settings import Settings
@@ -18,7 +18,6 @@ from siafu.config.swarms import SupportSwarm, support_swarm
 from siafu.config.upstreams import open_ways
 from siafu.gateway.accounts import Accounts
 from siafu.gateway.endpoint import Endpoint
-from siafu.observe.events import nobody
 from siafu.pace.clock import Clock, SystemClock
 from siafu.store.client_keys import ClientKeys
 from siafu.store.key_spending import charged
@@ -93,7 +92,7 @@ async def serving(settings: Settings, notice: Callable[[str], None]) -> AsyncIte
         departures = Departures(run.ledger)
         asked = asyncio.Event()
         gateway = await stack.enter_async_context(
-            open_gateway(settings, ways, departures, accounts, nobody, notice, asked)
+            open_gateway(settings, ways, departures, accounts, Front(notice=notice, asked=asked, served=True))
         )
         support = await stack.enter_async_context(support_swarm(settings, gateway))
 

@@ -21,6 +21,7 @@ from pydantic import BaseModel, Field, PrivateAttr
 
 from siafu.border.secrets import Secret, checked_key, redact
 from siafu.border.urls import checked_base_url
+from siafu.config.guarding import HedgingSettings, PatienceSettings
 from siafu.config.reuse import ReuseSettings
 from siafu.config.sections import (
     BudgetSettings,
@@ -90,6 +91,8 @@ class Settings(Section):
     reuse: list[ReuseSettings] = Field(default=[])
     models: ModelSettings = ModelSettings()
     limits: LimitSettings = LimitSettings()
+    patience: PatienceSettings = PatienceSettings()
+    hedging: HedgingSettings = HedgingSettings()
     budgets: BudgetSettings = BudgetSettings()
     prices: dict[str, PriceSettings] = Field(default={})
     mcp_servers: dict[str, McpServerSettings] = Field(default={})

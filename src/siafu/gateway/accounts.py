@@ -46,7 +46,8 @@ class Lease(Protocol):
 
 class Account(msgspec.Struct, eq=False):
     """Money in pico-dollars. `limit`: None = no budget. `spent` includes what attempts with unknown usage were charged.
-    `unpriced`: attempts without a price; `unknown`: attempts whose usage is not known. kind: whose budget it is. lease:
+    `unpriced`: attempts without a price; `unknown`: attempts whose usage is not known. hedged: the part of `spent` for
+    attempts that were given up, as another one for the same call was quicker. kind: whose budget it is. lease:
     of an account that is a part of a budget shared by processes.
     """
 
@@ -55,6 +56,7 @@ class Account(msgspec.Struct, eq=False):
     reserved: int = 0
     unpriced: int = 0
     unknown: int = 0
+    hedged: int = 0
     allow_unpriced: bool = False
     kind: Literal["run", "item", "agent", "shared"] = "run"
     lease: Lease | None = None

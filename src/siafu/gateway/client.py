@@ -1,12 +1,11 @@
 """How a model call is put together. Outermost first:
 
-Deadlined > Reusing > Thrifty > Retrying > Routed > [for each upstream and key:
-    Warmed > Limited > Metered > Spelled > Transport]
+Deadlined > Reusing > Thrifty > Retrying > Hedging > Routed > [for each upstream and key:
+    Guarded > Warmed > Limited > Metered > Spelled > Transport]
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from random import Random
@@ -14,18 +13,20 @@ from typing import NamedTuple
 
 import msgspec
 
-from siafu.errors import ModelError, Overloaded
+from siafu.errors import ModelError
 from siafu.gateway.accounts import Accounts
 from siafu.gateway.canary import Split
 from siafu.gateway.chat import ChatRequest
 from siafu.gateway.deadline import Deadlined
 from siafu.gateway.dialect import Spelled
 from siafu.gateway.endpoint import Endpoint, Reply
+from siafu.gateway.guard import Guard, Guarded, Patience
+from siafu.gateway.hedge import Hedge, Hedging
 from siafu.gateway.limits import Limited, Limits
-from siafu.gateway.meter import Books, Metered
+from siafu.gateway.meter import DEFAULT_MAX_OUTPUT, Books, Metered, max_output
 from siafu.gateway.prefix import PromptCache
 from siafu.gateway.pricing import Prices
-from siafu.gateway.retry import Retrying, RetryRules
+from siafu.gateway.retry import Retrying, RetryRules, again
 from siafu.gateway.reuse import ReuseRule, Reusing
 from siafu.gateway.routed import Lane, Routed
 from siafu.gateway.routing import Rule
@@ -34,6 +35,7 @@ from siafu.gateway.thrift import Thrift, Thrifty
 from siafu.gateway.transport import Transport
 from siafu.gateway.upstream import Upstream
 from siafu.gateway.warmed import Warmed
+from siafu.gateway.wire import encode
 from siafu.observe.calls import CallContext
 from siafu.observe.events import Observer
 from siafu.pace.clock import Clock
@@ -41,6 +43,7 @@ from siafu.store.records import Ledger
 from siafu.store.redis import RedisDoor
 
 Wrap = Callable[[Endpoint], Endpoint]
+_NO_PATIENCE = Patience()
 
 
 class Way(msgspec.Struct, frozen=True, kw_only=True):
@@ -147,7 +150,7 @@ class Gateway:
         self._posts = [new.get(_slot(way)) or _changed(kept[_slot(way)], way) for way in ways]
         self._choose(self._choice._replace(rules=rules, thrift=thrift))
         for post in before.values():
-            post.lane.endpoint.turn_away(partial(_gone, post.lane.id))
+            post.lane.endpoint.turn_away(partial(again, f"{post.lane.id} is not used any more"))
         self._retired += before.values()
         for post in [post for post in self._retired if not post.lane.endpoint.in_flight]:
             self._retired.remove(post)
@@ -186,16 +189,14 @@ def _changed(post: _Post, way: Way) -> _Post:
     lane, before = post.lane, post.way
     if before.upstream.key != way.upstream.key:
         post.transport.rekey(way.upstream.key)
-        lane.shut_until = -math.inf
+        lane.shut = False
+        lane.endpoint.renew()
+    lane.endpoint.lane = way.name
     lane.id, lane.models, lane.tier, lane.weight = way.name, way.models, way.tier, way.weight
     post.books.prices = way.prices
     if before.limits != way.limits:
         lane.endpoint.change(way.limits)
     return post._replace(way=way)
-
-
-def _gone(lane: str) -> Overloaded:
-    return Overloaded(f"{lane} is not used any more", attempts=0)
 
 
 def assemble(  # noqa: PLR0913 (the one place where everything meets)
@@ -208,11 +209,14 @@ def assemble(  # noqa: PLR0913 (the one place where everything meets)
     rng: Random,
     observer: Observer,
     thrift: Thrift | None = None,
+    patience: Patience = _NO_PATIENCE,
+    hedge: Hedge | None = None,
     reuse: Sequence[ReuseRule] = (),
     redis: RedisDoor | None = None,
 ) -> Gateway:
     """The gateway over all `ways`. A single way without models of its own leaves nothing to choose: no `Routed`.
-    redis: where the ways' limits are shared with other processes; None = they are this process's own.
+    patience: how long calls wait for what fails. hedge: second requests for slow calls; None = none. redis: where the
+    ways' limits are shared with other processes; None = they are this process's own.
     """
 
     def build(way: Way) -> _Post:
@@ -221,13 +225,15 @@ def assemble(  # noqa: PLR0913 (the one place where everything meets)
         sharing = None
         if redis is not None:
             sharing = Sharing(redis, way.limits.whole, way.upstream, clock=clock, observer=observer)
-        return _Post(way, _lane(way, transport, books, clock, rng, observer, sharing), transport, books, sharing)
+        return _Post(way, _lane(way, transport, books, guard, rng, sharing), transport, books, sharing)
 
     def around(posts: Sequence[_Post], choice: _Choice) -> Endpoint:
         lanes, thrift = [post.lane for post in posts], choice.thrift
         routed.lanes, routed.rules, routed.split = lanes, choice.rules, choice.split
         alone = len(lanes) == 1 and not choice.rules and lanes[0].models is None and choice.split is None
-        retrying.inner = lanes[0].endpoint if alone else routed
+        (hedging or retrying).inner = lanes[0].endpoint if alone else routed
+        if hedging is not None:
+            hedging.worst = partial(_worst, [post.way for post in posts], clock)
         retrying.rules = RetryRules(max_wait=max((post.way.limits.max_wait for post in posts), default=0.0))
         outermost_first: list[Wrap] = [
             lambda inner: Deadlined(inner, clock),
@@ -240,25 +246,19 @@ def assemble(  # noqa: PLR0913 (the one place where everything meets)
         reusing.inner = inner
         return reusing
 
+    guard = Guard(patience, clock=clock, observer=observer)
     routed = Routed((), rules, clock=clock, observer=observer)
     name = ways[0].upstream.name if len(ways) == 1 else ""
-    retrying = Retrying(routed, RetryRules(), clock=clock, rng=rng, upstream=name, observer=observer)
+    hedging = None if hedge is None else Hedging(routed, hedge, accounts=accounts, clock=clock, observer=observer)
+    retrying = Retrying(hedging or routed, RetryRules(), clock=clock, rng=rng, upstream=name, observer=observer)
     reusing = Reusing(retrying, reuse, clock=clock, observer=observer)
     posts, choice = [build(way) for way in ways], _Choice(rules, thrift)
     return Gateway(posts, around(posts, choice), accounts, build, choice, around, redis)
 
 
-def _lane(
-    way: Way,
-    transport: Transport,
-    books: Books,
-    clock: Clock,
-    rng: Random,
-    observer: Observer,
-    sharing: Sharing | None,
-) -> Lane:
+def _lane(way: Way, transport: Transport, books: Books, guard: Guard, rng: Random, sharing: Sharing | None) -> Lane:
     """The part of the onion that each upstream and key has for itself."""
-    name = way.upstream.name
+    name, clock, observer = way.upstream.name, guard.clock, guard.observer
     outermost_first: list[Wrap] = [
         lambda inner: Metered(inner, books, clock=clock, upstream=name, observer=observer, key=_slot(way)),
         Spelled,
@@ -275,7 +275,15 @@ def _lane(
     endpoint: Limited | Warmed = limited
     if way.prompt_cache is not None:
         endpoint = Warmed(limited, way.prompt_cache, clock=clock, upstream=name, observer=observer)
-    return Lane(endpoint, id=way.name, upstream=name, models=way.models, tier=way.tier, weight=way.weight)
+    guarded = Guarded(endpoint, guard, upstream=name, lane=way.name)
+    return Lane(guarded, id=way.name, upstream=name, models=way.models, tier=way.tier, weight=way.weight)
+
+
+def _worst(ways: Sequence[Way], clock: Clock, request: ChatRequest) -> int | None:
+    """The largest possible cost of a request, wherever it goes; None = it has no price anywhere."""
+    output, size, now = max_output(request) or DEFAULT_MAX_OUTPUT, len(encode(request)), clock.wall()
+    rates = [way.prices.rates((way.models or {}).get(request.model, request.model), now) for way in ways]
+    return max((each.ceiling(size, output) for each in rates if each is not None), default=None)
 
 
 def _wrapped(endpoint: Endpoint, outermost_first: Sequence[Wrap]) -> Endpoint:

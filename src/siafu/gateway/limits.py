@@ -180,6 +180,8 @@ class Limited:
         try:
             reply = await self._inner.open(request, context)
         except BaseException as error:
+            if isinstance(error, ModelError) and error.attempts:
+                error.sent_at = permit.at
             self._ended(permit, request, End(outcome="failed", error=error))
             raise
         self._throttle.accepted(permit.at, self._clock.now())
@@ -196,6 +198,8 @@ class Limited:
 
     async def _wait(self, request: ChatRequest, context: CallContext, now: float) -> Permit:
         """Queue for a permit; returns when it was given."""
+        if context.heat is not None and context.heat.spare:
+            raise Overloaded("there is no room for a second request", attempts=0)
         self._refuse_hopeless(context, now)
         pause = self._throttle.paused_until - now
         if pause > 0:

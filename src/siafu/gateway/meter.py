@@ -33,7 +33,7 @@ from siafu.gateway.wire import encode
 from siafu.observe.calls import CallContext
 from siafu.observe.events import AttemptEnded, Observer
 from siafu.pace.clock import Clock
-from siafu.store.records import DOUBTFUL, AttemptOpened, AttemptSettled, Ledger
+from siafu.store.records import DOUBTFUL, HEDGE_LOST, AttemptOpened, AttemptSettled, Ledger
 
 DEFAULT_MAX_OUTPUT = 4096
 _OUTPUT_LIMITS = ("max_completion_tokens", "max_output_tokens")
@@ -125,7 +125,7 @@ class _Attempt:
                 outcome=_outcome(end),
                 settled_at=self._metered.clock.wall(),
                 status=getattr(end.error, "status", None),
-                code=_code(end.error),
+                code=HEDGE_LOST if self._lost(end) else _code(end.error),
                 usage_known=free,
                 usd_pico=0 if free else self.reserved,
                 price_source="" if rates is None else rates.source,
@@ -135,10 +135,17 @@ class _Attempt:
             )
         )
 
+    def _lost(self, end: End) -> bool:
+        """Whether it was given up, as another request for the same call was quicker."""
+        given_up = end.outcome == "abandoned" or isinstance(end.error, asyncio.CancelledError)
+        return given_up and self.context.heat is not None and self.context.heat.lost
+
     def _settle(self, line: AttemptSettled) -> None:
         """Give the reservation back, charge, write the line, tell the observer."""
         accounts, context = self._metered.books.accounts, self.context
         account = accounts.of(context.run)
+        if line.code == HEDGE_LOST:
+            account.hedged += line.usd_pico or 0
         account.unpriced += self.rates is None
         account.unknown += not line.usage_known
         accounts.settle(self.hold, line.usd_pico or 0)
@@ -206,6 +213,8 @@ class Metered:
             books.accounts.settle(attempt.hold, 0)
             raise
         attempt.sent, attempt.began = True, self.clock.now()
+        if context.heat is not None:
+            context.heat.left_at = attempt.began
         try:
             reply = await self._inner.open(request, context)
         except BaseException as error:

@@ -46,31 +46,54 @@ def kind_of(error: ModelError) -> Kind:
     return "fault" if isinstance(error, UpstreamFault | CallTimeout) else "final"
 
 
-class Progress(msgspec.Struct):
-    """What one call has been through. `faults` starts at the attempts of an earlier delivery of the step."""
+def again(why: str) -> Overloaded:
+    """For a call that was not sent and is to choose again where it goes."""
+    error = Overloaded(why, attempts=0)
+    error.held = True
+    return error
 
-    began: float
+
+def used_up(error: ModelError, asked: str) -> QuotaExhausted:
+    """A refusal that may have meant a limit of this minute, told as what it must be."""
+    return QuotaExhausted(
+        f"{error.message}; asked {asked}: taken as used up",
+        status=error.status,
+        provider_code=error.provider_code,
+        wait=error.wait,
+        attempts=error.attempts,
+    )
+
+
+class Progress(msgspec.Struct):
+    """What one call has been through. `faults` starts at the attempts of an earlier delivery of the step. refused_at:
+    since when it is refused for now.
+    """
+
     faults: int
     unsure: int = 0
+    refused_at: float | None = None
 
     def next_wait(self, error: ModelError, rules: RetryRules, now: float, rng: Random) -> float | None:
         """Seconds to wait before asking again after `error`; None = give up. Counts the error.
 
-        For a refusal for now it is 0: the limiter waits. Also when another upstream or key takes the call.
+        For a refusal for now it is 0: the limiter waits. Also when another upstream or key takes the call, or when it
+        waits in front of the upstream that failed (`held`). What was refused here, and not so, is refused for good.
         """
-        kind = kind_of(error)
-        if not error.elsewhere and (kind == "final" or (error.wait is not None and error.wait > rules.max_wait)):
+        kind, taken = kind_of(error), error.elsewhere or error.held
+        self.faults += error.attempts if kind == "fault" else 0
+        if not taken and (kind == "final" or not error.attempts or (error.wait or 0.0) > rules.max_wait):
             return None
-        if kind == "final":
+        if kind == "fault":
+            if self.faults >= rules.attempts:
+                return None
+            return 0.0 if taken else max(full_jitter(self.faults, rng), error.wait or 0.0)
+        if error.held or kind == "final":
+            self.refused_at = None
             return 0.0
-        if kind == "admission":
-            self.unsure += ambiguous_quota(error.provider_code)
-            waited_out = now - self.began > rules.patience or self.unsure >= rules.quota_tries
-            return None if waited_out and not error.elsewhere else 0.0
-        self.faults += 1
-        if self.faults >= rules.attempts:
-            return None
-        return 0.0 if error.elsewhere else max(full_jitter(self.faults, rng), error.wait or 0.0)
+        self.unsure += ambiguous_quota(error.provider_code)
+        self.refused_at = now if self.refused_at is None else self.refused_at
+        waited_out = now - self.refused_at > rules.patience or self.unsure >= rules.quota_tries
+        return None if waited_out and not taken else 0.0
 
 
 class Retrying:
@@ -92,13 +115,13 @@ class Retrying:
     async def open(self, request: ChatRequest, context: CallContext) -> Reply:
         self._allowance.earn()
         first = context.attempts
-        progress = Progress(began=self._clock.now(), faults=first)
+        began, progress = self._clock.now(), Progress(faults=first)
         while True:
             try:
                 return await self.inner.open(request, context)
             except ModelError as error:
                 now = self._clock.now()
-                sent = context.attempts + (error.attempts > 0)  # 0: it was refused here and never sent
+                sent = context.attempts + error.attempts  # 0: it was refused here and never sent
                 wait = progress.next_wait(error, self.rules, now, self._rng)
                 if wait is None or not self._may_repeat(error, context, now + wait):
                     error.attempts = sent - first
@@ -109,7 +132,7 @@ class Retrying:
                 tried = context.tried
                 if error.tried is not None and kind_of(error) != "admission":
                     tried = (*tried, error.tried)
-            context = msgspec.structs.replace(context, attempts=sent, since=progress.began, tried=tried)
+            context = msgspec.structs.replace(context, attempts=sent, since=began, tried=tried)
             if wait:
                 self._observer(
                     Waited(run=context.run, task=context.task, upstream=self._upstream, reason="backoff", seconds=wait)
@@ -122,16 +145,10 @@ class Retrying:
         if kind_of(error) != "fault":
             return True
         paid = self._allowance.spend()  # also by who need not pay, so that those who must see what has been repeated
-        return paid or error.elsewhere
+        return paid or error.elsewhere or error.held
 
     def _last_word(self, error: ModelError, progress: Progress) -> ModelError:
         """The error to raise: a refusal that kept naming a quota is told as one."""
         if progress.unsure < self.rules.quota_tries or not ambiguous_quota(error.provider_code):
             return error
-        return QuotaExhausted(
-            f"{error.message}; asked {progress.unsure} times: taken as used up",
-            status=error.status,
-            provider_code=error.provider_code,
-            wait=error.wait,
-            attempts=error.attempts,
-        )
+        return used_up(error, f"{progress.unsure} times")

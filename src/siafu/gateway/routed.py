@@ -12,22 +12,18 @@ from typing import NamedTuple
 
 import msgspec
 
-from siafu.errors import AccessRefused, ModelError, Overloaded, QuotaExhausted, RequestRefused, Tried, UnpricedModel
+from siafu.errors import AccessRefused, ModelError, QuotaExhausted, RequestRefused, Tried, UnpricedModel
 from siafu.gateway.canary import Split
 from siafu.gateway.chat import ChatRequest
 from siafu.gateway.endpoint import Reply
-from siafu.gateway.limits import Limited
-from siafu.gateway.retry import kind_of
+from siafu.gateway.guard import Guarded
+from siafu.gateway.retry import again, kind_of
 from siafu.gateway.routing import Rule, Target, chain, pick
-from siafu.gateway.warmed import Warmed
 from siafu.observe.calls import CallContext
-from siafu.observe.events import LaneClosed, LaneOpened, Observer, Rerouted
+from siafu.observe.events import LaneClosed, Observer, Rerouted
 from siafu.pace.clock import Clock
-from siafu.pace.standing import Standing
 
 PATIENCE = 5.0  # seconds that a call waits for the model it wants before another model stands in
-NO_CREDIT = 60.0  # seconds until a key without credit is tried again
-MOST_STANDINGS = 1000
 _OTHERWISE = ("context_length_exceeded", "model_not_found", "deployment_not_found")
 
 
@@ -40,7 +36,7 @@ class Lane:
 
     def __init__(
         self,
-        endpoint: Limited | Warmed,
+        endpoint: Guarded,
         *,
         id: str,
         upstream: str,
@@ -55,7 +51,7 @@ class Lane:
         self.tier = tier
         self.weight = weight
         self.credit = 0.0
-        self.shut_until = -math.inf
+        self.shut = False  # its key is refused
 
     def offers(self, wanted: Target) -> bool:
         if (wanted.upstream and wanted.upstream != self.upstream) or self.upstream in wanted.but_not:
@@ -90,7 +86,6 @@ class Routed:
         self.split: Split | None = None
         self._clock = clock
         self._observer = observer
-        self._standings: dict[tuple[str, str], Standing] = {}  # (upstream, model) that failed last
 
     async def open(self, request: ChatRequest, context: CallContext) -> Reply:
         """Send `request` on one lane.
@@ -105,29 +100,26 @@ class Routed:
             self._observer(
                 Rerouted(run=context.run, task=context.task, wanted=targets[0].model, model=wanted.model, lane=lane.id)
             )
+        if context.heat is not None:
+            context.heat.tried = Tried(lane.id, wanted.model, final=False)
         name = lane.own_name(wanted.model)
         if name != request.model:
             request = msgspec.structs.replace(request, model=name)
         if wanted.bucket != context.bucket:
             context = msgspec.structs.replace(context, bucket=wanted.bucket)
-        place, sent_at = (lane.upstream, wanted.model), self._clock.now()
-        if place in self._standings:
-            self._standings[place].sending(sent_at)
         try:
-            reply = await lane.endpoint.open(request, context)
+            return await lane.endpoint.open(request, context)
         except ModelError as error:
-            self._shut(lane, wanted, error, context, sent_at)
+            if isinstance(error, AccessRefused) and error.status == 401:
+                self._shut(lane, error, context)
             fault, widely = kind_of(error) == "fault", isinstance(error, RequestRefused | UnpricedModel)
-            error.tried = Tried(lane.upstream if fault or widely else lane.id, wanted.model, final=not fault)
+            final = not fault and not isinstance(error, QuotaExhausted)
+            error.tried = Tried(lane.upstream if fault or widely else lane.id, wanted.model, final=final)
             tried = (*context.tried, error.tried)
             error.elsewhere = _movable(error) and any(
                 not option.tried and option.wait <= 0.0 for option in self._options(targets, tried)
             )
             raise
-        standing = self._standings.pop(place, None)
-        if standing is not None and standing.rested:
-            self._observer(LaneOpened(run=context.run, lane=lane.upstream, model=wanted.model))
-        return reply
 
     def _choose(self, targets: Sequence[Target], tried: Sequence[Tried]) -> tuple[Lane, Target]:
         """Where a call goes: to the first model that has not failed it and that somebody takes now; with no such, to
@@ -168,38 +160,16 @@ class Routed:
             failed = {each.place: each for each in tried if each.model == wanted.model}
             for lane in self.lanes:
                 if lane.offers(wanted):
-                    standing = self._standings.get((lane.upstream, wanted.model))
-                    shut = max(0.0, lane.shut_until - now, standing.rests(now) if standing else 0.0)
+                    shut = math.inf if lane.shut else lane.endpoint.rests(lane.own_name(wanted.model), now)
                     wait = max(shut, lane.endpoint.pause(now))
                     found.append(_Option(lane, wanted, failed.get(lane.id) or failed.get(lane.upstream), shut, wait))
         return found
 
-    def _shut(self, lane: Lane, wanted: Target, error: ModelError, context: CallContext, sent_at: float) -> None:
-        """Take out what would fail every call: a key that is refused, and for a while one without credit, or a model
-        of an upstream that fails again and again. Who waits there chooses again.
-        """
-        if error.attempts == 0:
-            return
-        now, shut, name, model = self._clock.now(), [lane], lane.id, ""
-        if kind_of(error) == "fault":
-            if not self._standing(lane.upstream, wanted.model).failed(sent_at, now):
-                return
-            name, model = lane.upstream, wanted.model
-            shut = [each for each in self.lanes if each.upstream == name]
-        elif isinstance(error, AccessRefused) and error.status == 401:
-            lane.shut_until = math.inf
-        elif isinstance(error, QuotaExhausted):
-            lane.shut_until = now + max(NO_CREDIT, error.wait or 0.0)
-        else:
-            return
-        for each in shut:
-            each.endpoint.turn_away(lambda: Overloaded(f"{name} takes no calls for now: {error.message}", attempts=0))
-        self._observer(LaneClosed(run=context.run, lane=name, model=model, reason=error.code))
-
-    def _standing(self, upstream: str, model: str) -> Standing:
-        if len(self._standings) >= MOST_STANDINGS:
-            del self._standings[next(iter(self._standings))]  # the oldest; it would be known again soon
-        return self._standings.setdefault((upstream, model), Standing())
+    def _shut(self, lane: Lane, error: AccessRefused, context: CallContext) -> None:
+        """Take out a key that is refused, until it is changed. Who waits there chooses again."""
+        lane.shut = True
+        lane.endpoint.turn_away(lambda: again(f"{lane.id} takes no calls for now: {error.message}"))
+        self._observer(LaneClosed(run=context.run, lane=lane.id, reason=error.code))
 
 
 def _movable(error: ModelError) -> bool:

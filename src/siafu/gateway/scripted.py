@@ -17,8 +17,8 @@ Script = Callable[[ChatRequest, CallContext], Answer | Awaitable[Answer]]
 class Scripted:
     """Endpoint that plays `script`: an iterable of answers in order of arrival, or a function of the request.
 
-    A str becomes an answer with that content; an exception is raised. `requests` and `contexts` hold what came in;
-    `peak` the largest number of calls at once.
+    A str becomes an answer with that content; an exception is raised, a copy each time. `requests` and `contexts` hold
+    what came in; `peak` the largest number of calls at once.
     """
 
     def __init__(self, script: Iterable[Answer] | Script) -> None:
@@ -43,8 +43,16 @@ class Scripted:
         if answer is None:
             raise AssertionError(f"the script is over; request {len(self.requests)} was not expected")
         if isinstance(answer, BaseException):
-            raise answer
+            raise _anew(answer)
         return PlainReply(say(answer) if isinstance(answer, str) else answer)
+
+
+def _anew(error: BaseException) -> BaseException:
+    """The same error as an object of its own, as whoever passes it on writes on it."""
+    twin = type(error).__new__(type(error))
+    twin.args = error.args
+    vars(twin).update(vars(error))
+    return twin
 
 
 def say(content: str | None, *calls: tuple[str, str, str], finish: str | None = None, **message: Any) -> ChatAnswer:

@@ -1,4 +1,4 @@
-"""The one door to the HTTP library: one request out, one reply in, every error of it mapped to ours.
+"""The door to the HTTP library (with `connections`): one request out, one reply in, every error of it mapped to ours.
 
 A key belongs to one base URL: it is sent there and nowhere else, redirects are not followed, cookies not kept.
 """
@@ -7,16 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import io
-import socket
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextvars import ContextVar
-from functools import partial
-from typing import Any, cast
 
 import aiohttp
 import msgspec
-from aiohttp.client_proto import ResponseHandler
 
 from siafu import __version__
 from siafu.border.secrets import Secret, redact
@@ -33,6 +28,7 @@ from siafu.errors import (
 )
 from siafu.gateway.chat import ChatAnswer, ChatRequest
 from siafu.gateway.classify import MAX_ERROR_BODY, classify, malformed
+from siafu.gateway.connections import Connection, Connector, connection_in_use, was_closed
 from siafu.gateway.endpoint import Delta, End, EndCallback, Outcome, PlainReply, Reply, ReplyHead
 from siafu.gateway.probe import Offer, clock_ahead, parse_models
 from siafu.gateway.stream import Assembler, SseDecoder
@@ -44,8 +40,6 @@ from siafu.pace.clock import Clock
 _LARGE = 2**20  # bytes; the library wants larger bodies as files
 _AT_ONCE = 1.0  # seconds within which a connection fails that the server had closed before the request came
 _LIST_SECONDS = 10.0  # for a list of models
-# seconds until it is asked, between askings, askings; milliseconds until what was sent must have arrived
-_PEER = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3), ("TCP_USER_TIMEOUT", 60_000))
 _LINGER = 0.25  # seconds to wait for the end of a stream after its last event, so that its connection can be kept
 
 
@@ -102,8 +96,8 @@ class Transport:
         response: aiohttp.ClientResponse | None = None
         lost: Exception | None = None  # on a kept connection: nobody knows whether the request arrived
         while response is None:
-            sent, connection = self._clock.now(), _Connection()
-            _connection.set(connection)
+            sent, connection = self._clock.now(), Connection()
+            connection_in_use.set(connection)
             # the library's own limit begins anew with each byte of a head, and with each 1xx before it
             head = asyncio.timeout(timeouts.first_byte and timeouts.connect + timeouts.first_byte)
             try:
@@ -119,7 +113,7 @@ class Transport:
             except (aiohttp.ClientError, OSError) as error:
                 if head.expired():
                     raise call.translate(aiohttp.SocketTimeoutError(), began=False) from None
-                if not (connection.used and _was_closed(error) and self._clock.now() - sent < _AT_ONCE):
+                if not (connection.used and was_closed(error) and self._clock.now() - sent < _AT_ONCE):
                     raise call.translate(lost or error, began=False) from None
                 lost = error
         try:
@@ -208,7 +202,7 @@ class Transport:
         for loop in [loop for loop in self._sessions if loop.is_closed()]:
             del self._sessions[loop]
         session = aiohttp.ClientSession(
-            connector=_Connector(limit=0, ttl_dns_cache=300, ssl=self._trusted),
+            connector=Connector(limit=0, ttl_dns_cache=300, ssl=self._trusted),
             cookie_jar=aiohttp.DummyCookieJar(),
             headers=self._headers(),
         )
@@ -223,73 +217,6 @@ class Transport:
         for name, value in upstream.headers.items():
             headers[name] = value.reveal() if isinstance(value, Secret) else value
         return headers
-
-
-class _Connection:
-    """The connection of one request. `used`: it has carried an answer before."""
-
-    __slots__ = ("used",)
-
-    def __init__(self) -> None:
-        self.used = True
-
-
-_connection: ContextVar[_Connection | None] = ContextVar("siafu_connection", default=None)
-
-
-class _Protocol(ResponseHandler):
-    """Tells who reads a body that what came last is no HTTP; the library only closes the connection, and the reader
-    would wait for more until its total limit.
-    """
-
-    def set_exception(self, exc: BaseException, *cause: BaseException) -> None:
-        body = self._payload
-        super().set_exception(exc, *cause)
-        if body is not None and not body.is_eof() and body.exception() is None:
-            body.set_exception(exc if isinstance(exc, aiohttp.ClientError) else aiohttp.ClientPayloadError(str(exc)))
-
-
-class _Connector(aiohttp.TCPConnector):
-    """Tells which requests get a new connection (the library's traces could, for a quarter of the price of a call), and
-    keeps none on which something came that nobody had asked for: it would be taken for the next answer (RFC 9112, 9.2).
-    """
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
-        self._factory = cast("partial[ResponseHandler]", partial(_Protocol, loop=self._loop))
-
-    async def _create_connection(self, *args: Any, **options: Any) -> Any:
-        if (connection := _connection.get()) is not None:
-            connection.used = False
-        protocol: Any = await super()._create_connection(*args, **options)
-        _watch_peer(protocol.transport.get_extra_info("socket"))
-        return protocol
-
-    async def _get(self, *args: Any) -> Any:
-        kept: Any = await super()._get(*args)
-        while kept is not None and kept.protocol.should_close:
-            kept.close()
-            kept = await super()._get(*args)
-        return kept
-
-
-def _watch_peer(sock: Any) -> None:
-    """Have the system notice within a minute that a peer has vanished without a word, and keep the way to it open: a
-    router between us forgets connections on which nothing moves, also those that wait for a long answer.
-    """
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in _PEER:
-        if (option := getattr(socket, name, None)) is not None:  # not every system has all of them
-            sock.setsockopt(socket.IPPROTO_TCP, option, value)
-
-
-def _was_closed(error: BaseException) -> bool:
-    """Whether the connection failed before any of the answer came."""
-    if isinstance(error, aiohttp.ServerDisconnectedError):
-        return isinstance(error.message, str)  # else it is the head of an answer that was cut
-    return isinstance(error, ConnectionError) or (
-        isinstance(error, aiohttp.ClientOSError) and not isinstance(error, aiohttp.ClientConnectorError)
-    )
 
 
 class StreamReply:

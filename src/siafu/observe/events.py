@@ -38,7 +38,9 @@ class AttemptEnded(Event, frozen=True, kw_only=True):
 
 class Waited(Event, frozen=True, kw_only=True):
     """A call begins to wait, for `seconds` or a little longer. `reason`: rate_limited, overloaded, backoff.
-    Of a whole run, without a task: waiting (until items that wait are looked at again).
+
+    Without a task, all calls do: quota (there is no credit) or outage (the upstream fails), until one of them asks
+    again; waiting (until items that wait are looked at again).
     """
 
     task: str = ""
@@ -59,8 +61,8 @@ class Rerouted(Event, frozen=True, kw_only=True):
 class LaneClosed(Event, frozen=True, kw_only=True):
     """An upstream, or one of its keys, takes no calls for now. `model`: only of this one; empty = of all.
 
-    `reason`: access_refused (until the key is changed), quota_exhausted (for a while), else the code of the faults that
-    came one after the other (it is tried now and then).
+    `reason`: access_refused (until the key is changed), quota_exhausted, else the code of the failures that came one
+    after the other (it is tried now and then).
     """
 
     lane: str = ""
@@ -69,10 +71,18 @@ class LaneClosed(Event, frozen=True, kw_only=True):
 
 
 class LaneOpened(Event, frozen=True, kw_only=True):
-    """An upstream that failed again and again has answered."""
+    """What took no calls for now takes them again: an upstream that failed has answered, a key has credit."""
 
     lane: str = ""
     model: str = ""
+
+
+class Hedged(Event, frozen=True, kw_only=True):
+    """A second request leaves for a call whose first one is under way for more than `seconds`, which is slow for it."""
+
+    task: str = ""
+    model: str = ""
+    seconds: float = 0.0
 
 
 class WentFirst(Event, frozen=True, kw_only=True):

@@ -8,10 +8,11 @@ requests leave one by one, along one of three curves:
   Avoidance and Control", 1988). An upstream that refuses all that comes is tried like this too, whatever is known; its
   first answer brings the former pace back.
 - a limit that is lower than the pace is searched for: down to what came through of late, then up by a few percent a
-  request.
-- a pace that was refused after it had been accepted is the limit. The pace goes on a little below it, rises ever more
-  slowly up to it, rests, and then rises ever faster (after CUBIC, RFC 9438). So a limit that stays is touched about
-  once in `PROBE` requests, and a higher one is found all the same.
+  request until the next refusal. What came through since the one before is the limit: at both, all that the upstream
+  had saved up was used.
+- from there the pace goes on a little below the limit, rises ever more slowly up to it, rests, and then rises ever
+  faster (after CUBIC, RFC 9438). So a limit that stays is touched about once in `PROBE` requests, and a higher one is
+  found all the same. A first refusal below the limit may be chance; a second one soon after it is a lower limit.
 
 At the configured rate, or a pace that is no limit any more, the learned pace is forgotten.
 """
@@ -28,12 +29,14 @@ START = 10.0  # requests a second where nothing is known
 FLOOR = 1 / 60
 CEILING = 100_000.0  # a learned pace above it is no limit any more
 SPREAD = 0.2  # seconds; processes that share a key do not all wake at the same instant
-LONGEST = 4.0  # seconds; the longest pause without a hint, so that the end of an outage is seen soon
-BELOW = 0.95  # of the limit: where the pace goes on after it was touched
+LONGEST = 2.0  # seconds; the longest pause without a hint, so that the end of an outage is seen soon
+BELOW = 0.97  # of the limit: where the pace goes on after it was touched
 REST = 10.0  # seconds from there to the limit, at least
-PROBE = 75.0  # requests from there to the limit, at least
+PROBE = 125.0  # requests from there to the limit, at least
 SEARCH = 0.2  # how much faster in a second while the limit is searched for, at most
 STEP = 0.02  # the same in one request
+IDLE = 1.0  # seconds without an answer after which a pace rises no more: it is not tried
+SOON = 25  # requests
 ENOUGH = 5  # requests that pass before a refused one if the pace is about right
 
 Grant = tuple[tuple[float, float] | None, tuple[float, float] | None]
@@ -49,13 +52,15 @@ class Throttle:
         self._pace: Bucket | None = None
         self._learned = math.inf  # requests a second now
         self._limit = math.inf  # where the curve rests; infinite = not known
-        self._touched = 0.0  # the pace of the last refusal while the limit is searched for
+        self._touched = FLOOR  # what came through before the last refusal, while the limit is searched for
         self._rest = REST
         self._doubling, self._former = False, math.inf  # doubling each second, up to the former pace
         self._curve_from = 0.0  # when the curve began
         self._grown_at = 0.0
+        self._heard = 0.0  # when the last answer came
         self._event_at = -math.inf
         self._streak = 0
+        self._doubted = False  # there was a refusal of late that may have been chance
         self._sent, self._first = 0, list[float]()  # requests since the last refusal, and when the first of them left
 
     def ready(self, now: float) -> float:
@@ -84,6 +89,8 @@ class Throttle:
     def take(self, now: float) -> Grant:
         """Note that a request leaves at `now`. Returns what `undo` needs."""
         self._sent += 1
+        if self._sent > SOON:
+            self._doubted = False
         if len(self._first) <= ENOUGH:
             self._first.append(now)
         return (
@@ -99,6 +106,7 @@ class Throttle:
 
     def accepted(self, sent_at: float, now: float) -> None:
         """A request that left at `sent_at` was answered."""
+        self._heard = now
         if sent_at < self._event_at:
             return
         self._streak = 0
@@ -128,33 +136,28 @@ class Throttle:
         """Begin a new curve after a refusal. `passed`: requests that left before the refused one and after the refusal
         before, and were not refused, counted up to `ENOUGH`. `through`: requests a second in the same time.
         """
+        known, enough = math.isfinite(self._limit), passed >= ENOUGH
+        early = known and self._learned < 0.99 * self._limit
         if self._pace is None:
             self._limit, self._doubling, self._former, self._learned = math.inf, True, math.inf, START
         elif not passed:  # nothing is accepted at all, which tells nothing of the limit
             if not self._doubling:
                 self._former, self._doubling = self._learned, True
             self._learned = min(START, self._learned)
-        elif self._found(passed):
-            self._limit, self._rest, self._doubling = self._learned, max(REST, PROBE / self._learned), False
-            self._learned *= BELOW
+        elif enough and early and not self._doubted:
+            self._doubted = True
+            return
+        elif enough and not early and not self._doubling and (known or 0.9 <= through / self._touched <= 1.1):
+            self._limit = self._learned if known else min(self._learned, through)
+            self._rest, self._learned = max(REST, PROBE / self._limit), BELOW * self._limit
         else:
-            self._limit, self._doubling = math.inf, False
-            self._touched = self._learned if passed >= ENOUGH else 0.0
-            least = 0.85 if passed >= ENOUGH and through >= 0.3 * self._learned else 0.5
+            self._limit, self._doubling, self._touched = math.inf, False, max(through, FLOOR)
+            least = 0.85 if enough and through >= 0.3 * self._learned else 0.5
             self._learned = max(least * self._learned, min(through, 0.85 * self._learned))
+        self._doubted = False
         self._learned = max(FLOOR, min(self._learned, self.rate or math.inf))
         self._pace = Bucket(self._learned, start=self.paused_until)
         self._grown_at = self._curve_from = self.paused_until
-
-    def _found(self, passed: int) -> bool:
-        """Whether the pace that was just refused is the limit: it was refused at about the same pace before.
-
-        Refusals now and then, whatever the pace, are not taken for it: a pace that rests after each of them would sink
-        to a standstill.
-        """
-        if math.isfinite(self._limit):
-            return self._learned >= 0.98 * self._limit
-        return passed >= ENOUGH and 0.9 <= self._learned / max(self._touched, FLOOR) <= 1.1
 
     def _pause(self, until: float) -> None:
         if until > self.paused_until:
@@ -168,12 +171,15 @@ class Throttle:
         if self._doubling:
             self._learned = min(self._learned * 2 ** min(passed, 60.0), self._former)
             self._doubling, self._curve_from = self._learned < self._former, now
-        elif math.isfinite(self._limit):
-            way = (now - self._curve_from) / self._rest - 1.0
-            self._learned = max(self._learned, self._limit * (1.0 + (1.0 - BELOW) * way**3))
         else:
-            growth = min(SEARCH, STEP * self._learned)
-            self._learned *= math.exp(growth * min(passed, 60.0))
+            idle = min(passed, max(0.0, now - self._heard - max(IDLE, 2 / self._learned)))
+            passed, self._curve_from = passed - idle, self._curve_from + idle
+            if math.isfinite(self._limit):
+                way = (now - self._curve_from) / self._rest - 1.0
+                self._learned = max(self._learned, self._limit * (1.0 + (1.0 - BELOW) * way**3))
+            else:
+                growth = min(SEARCH, STEP * self._learned)
+                self._learned *= math.exp(growth * min(passed, 60.0))
         if self._learned >= min(self.rate or CEILING, CEILING):
             self._pace, self._limit = None, math.inf
         else:

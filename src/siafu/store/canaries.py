@@ -13,8 +13,9 @@ from typing import Any
 import msgspec
 
 from siafu.errors import Conflict, InputError
+from siafu.store.append_only import append_only
 from siafu.store.canary_records import SUMS, Canary, Move, Moved, Numbers, Plan, Seen, Side
-from siafu.store.database import Database, Transaction, append_only
+from siafu.store.database import Database, Transaction
 
 SCHEMA = "canary"
 MIGRATIONS: Sequence[Sequence[str]] = (

@@ -190,6 +190,23 @@ class Database:
             raise StoreError(f"{self._where} is closed") from error
         return await waiting
 
+    def listen(self, channel: str, heard: Callable[[], None], ended: Callable[[], bool]) -> None:
+        """PostgreSQL alone: call `heard` in this thread, once it listens and after every NOTIFY on `channel`, until
+        `ended`, which is asked twice a second. Blocks. Raises: StoreError when there is no connection, or it is lost.
+        """
+        try:
+            with self._engine.connect() as connection, contextlib.ExitStack() as stack:
+                driver: Any = connection.connection.driver_connection
+                stack.callback(connection.invalidate)  # nobody else gets it
+                driver.autocommit = True
+                driver.execute(f"LISTEN {channel}")
+                heard()
+                while not ended():
+                    for _ in driver.notifies(timeout=0.5, stop_after=1):
+                        heard()
+        except (SQLAlchemyError, self._engine.dialect.loaded_dbapi.Error) as error:
+            raise StoreError(f"{self._where}: nobody listens ({redact(preview(str(error), 300))})") from error
+
     def close(self) -> None:
         """Finish what `run` has been given, and close. Blocks; idempotent. `transact` is not called meanwhile."""
         self._threads.shutdown()
@@ -282,23 +299,6 @@ class Transaction:
             if not isinstance(told, Conflict):
                 self.failed = told
             raise told from error
-
-
-def append_only(table: str) -> tuple[str, ...]:
-    """Statements for a migration, after which the rows of `table` can be neither changed nor removed: a Conflict."""
-    return (
-        *(
-            f"{{sqlite}} CREATE TRIGGER {table}_no_{verb.lower()} BEFORE {verb} ON {table} "
-            f"BEGIN SELECT RAISE(ABORT, '{table} is append-only'); END"
-            for verb in ("UPDATE", "DELETE")
-        ),
-        f"{{postgresql}} CREATE FUNCTION {table}_append_only() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
-        f"RAISE EXCEPTION '{table} is append-only' USING ERRCODE = 'integrity_constraint_violation'; END $$",
-        f"{{postgresql}} CREATE TRIGGER {table}_no_change BEFORE UPDATE OR DELETE ON {table} "
-        f"FOR EACH ROW EXECUTE FUNCTION {table}_append_only()",
-        f"{{postgresql}} CREATE TRIGGER {table}_no_truncate BEFORE TRUNCATE ON {table} "
-        f"EXECUTE FUNCTION {table}_append_only()",
-    )
 
 
 class _Overtaken(StoreError):

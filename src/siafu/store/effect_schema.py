@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from siafu.store.database import append_only
+from siafu.store.append_only import append_only
 
 _EFFECT = """
 CREATE TABLE effect (

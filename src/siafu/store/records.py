@@ -11,6 +11,7 @@ from typing import Literal, Protocol
 
 import msgspec
 
+HEDGE_LOST = "hedge_lost"  # the code of an attempt that was given up, as another one for the same call was quicker
 DOUBTFUL = "usage_doubtful"  # the code of an answer whose counts of the prompt cache contradict each other
 
 

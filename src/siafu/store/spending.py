@@ -75,7 +75,8 @@ _FIELDS = Sums.__struct_fields__
 
 class Part(msgspec.Struct, frozen=True):
     """Attempts that have much in common. key: their values of the dimensions asked for. fate: answer, open (not settled
-    yet), repeated (answered, and the step was answered again later), or the outcome (refused, failed, abandoned).
+    yet), repeated (answered, and the step was answered again later), hedged (given up, as a second request was quicker,
+    or the first one after all), or the outcome (refused, failed, abandoned).
     code: why, empty for most.
     """
 
@@ -103,7 +104,8 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
 
 
 # An answer counts for its step when no later one took its place; calls outside any step have no place to take.
-_FATE = """CASE WHEN outcome IS NULL THEN 'open' WHEN outcome <> 'ok' THEN outcome
+_FATE = """CASE WHEN outcome IS NULL THEN 'open' WHEN code = 'hedge_lost' THEN 'hedged'
+    WHEN outcome <> 'ok' THEN outcome
     WHEN step = '' OR attempt.id IN (SELECT MAX(id) FROM attempt WHERE outcome = 'ok' GROUP BY run, task, step)
     THEN 'answer' ELSE 'repeated' END"""
 # Where the price is unknown, the amount is NULL and SUM leaves it out; `unpriced` counts it.

@@ -8,10 +8,13 @@ from typing import Any, Literal
 import msgspec
 
 from siafu.apps.support.shop.refusal import Why
+from siafu.border.canonical import dumps
 from siafu.border.text import clean
 from siafu.errors import InputError
+from siafu.store.task_records import NewTask
 
 MAX_TEXT = 20_000
+KIND = "support"  # of tasks that are a CustomerRequest
 Outcome = Literal["answered", "refused", "pending_approval", "needs_info", "unknown"]
 RefundState = Literal["paid", "pending_approval", "not_yet", "unknown", "refused", "needs_info"]
 
@@ -90,6 +93,20 @@ def parse_request(value: Any) -> CustomerRequest:
         text=parse_field(value, "text"),
         created_at=None if value.get("created_at") is None else parse_field(value, "created_at"),
         lang=None if value.get("lang") is None else parse_field(value, "lang"),
+    )
+
+
+def new_task(request: CustomerRequest, *, run: str, tenant: str, priority: int, deadline: float | None) -> NewTask:
+    """The task that a request becomes; its id stands for it within the run. deadline: seconds, None = it has none."""
+    return NewTask(
+        kind=KIND,
+        payload=dumps(request).decode(),
+        run=run,
+        tenant=tenant,
+        customer=request.customer,
+        once=f"{run}/{request.id}",
+        priority=priority,
+        deadline=deadline,
     )
 
 

@@ -8,7 +8,8 @@ import msgspec
 
 from siafu.apps.support.shop.catalogue import products
 from siafu.apps.support.shop.orders import first_orders
-from siafu.store.database import Transaction, append_only
+from siafu.store.append_only import append_only
+from siafu.store.database import Transaction
 
 # One entry a version, never edited once released.
 MIGRATIONS: tuple[tuple[str, ...], ...] = (

@@ -1,0 +1,327 @@
+"""`siafu tasks`: what was submitted, and what came of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+import typer
+
+from siafu.cli.showing import AsJson, Config, print_json, print_record, print_table, time_text
+from siafu.errors import ConfigError, InputError
+
+if TYPE_CHECKING:
+    from siafu.store.task_desk import TaskDesk, Which
+    from siafu.store.task_records import Task
+
+T = TypeVar("T")
+PAGE = 500
+app = typer.Typer(
+    help="Tasks that were submitted (siafu submit): what they wait for, how they ended, and what to do about them.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    epilog="""\b
+Examples:
+  siafu tasks list
+  siafu tasks show t_3f
+  siafu tasks watch --json > results.jsonl
+  siafu tasks cancel t_3f
+\b
+A task is blocked (by tasks it needs), ready, leased (a worker has it) or
+waiting, until it ends once: succeeded, failed, cancelled, expired (its
+deadline) or dead_letter (see: siafu dead --help).
+""",
+)
+
+Id = typer.Argument(..., metavar="ID", help="The task, or the beginning of its id.")
+Ids = typer.Argument(None, metavar="[ID]...", help="Tasks, or how their ids begin.")
+Run = typer.Option(None, "--run", help="Only tasks of this run.")
+Customer = typer.Option(None, "--customer", help="Only tasks of this customer.")
+Tenant = typer.Option(None, "--tenant", help="Only tasks of this tenant.")
+
+
+class Shown(StrEnum):
+    blocked = "blocked"
+    ready = "ready"
+    leased = "leased"
+    waiting = "waiting"
+    succeeded = "succeeded"
+    failed = "failed"
+    cancelled = "cancelled"
+    expired = "expired"
+    dead_letter = "dead_letter"
+
+
+@app.command(
+    "list",
+    epilog="""\b
+Examples:
+  siafu tasks list
+  siafu tasks list --state waiting --run monday
+  siafu tasks list --limit 1000 --json
+\b
+The oldest first; how many there are of each state stands on stderr. States:
+blocked, ready, leased, waiting, succeeded, failed, cancelled, expired and
+dead_letter.
+""",
+)
+def list_(
+    state: Shown | None = typer.Option(None, metavar="STATE", help="Only those of this state."),
+    run: str | None = Run,
+    customer: str | None = Customer,
+    tenant: str | None = Tenant,
+    limit: int = typer.Option(50, min=1, max=100_000, help="The most that are shown."),
+    config: Path | None = Config,
+    json: bool = AsJson,
+) -> None:
+    """List tasks."""
+    which = _which(run=run, state=state, customer=customer, tenant=tenant)
+
+    async def look(desk: TaskDesk) -> tuple[list[Task], dict[str, int]]:
+        return await desk.find(which, limit=limit), await desk.counts(which)
+
+    found, counts = with_desk(config, look)
+    if json:
+        return print_json([record(task) for task in found])
+    show_table(found, nothing="there is no such task")
+    typer.echo(f"siafu: {_counted(counts)}", err=True)
+    return None
+
+
+@app.command(
+    "show",
+    epilog="""\b
+Examples:
+  siafu tasks show t_3f
+  siafu tasks show t_3f --json
+""",
+)
+def show(id: str = Id, config: Path | None = Config, json: bool = AsJson) -> None:
+    """Show a task, what came of it, and the steps in its journal."""
+
+    async def look(desk: TaskDesk) -> tuple[Task, list[dict[str, Any]]]:
+        task = await desk.one(id)
+        return task, await desk.journal(task.id)
+
+    task, steps = with_desk(config, look)
+    told = {**record(task), "request": msgspec.Raw(task.payload.encode()), "steps": steps}
+    if json:
+        return print_json(told)
+    texts = {"request": task.payload, "result": task.result, "steps": len(steps)}
+    return print_record({**told, **texts})
+
+
+@app.command(
+    "watch",
+    epilog="""\b
+Examples:
+  siafu tasks watch
+  siafu tasks watch --run monday --json > results.jsonl
+\b
+Each task that ends is one line; with --json that is its record with the
+result in it. Ends when no task is left that can go on by itself; tasks that
+wait for a person do not hold it up.
+Exit code: 0 all succeeded or wait, 1 some ended otherwise, 130 interrupted.
+""",
+)
+def watch(
+    run: str | None = Run,
+    tenant: str | None = Tenant,
+    every: float = typer.Option(0.5, min=0.05, max=60, help="Seconds between two looks."),
+    config: Path | None = Config,
+    json: bool = AsJson,
+) -> None:
+    """Follow tasks until they have ended."""
+    which = _which(run=run, tenant=tenant)
+
+    async def follow(desk: TaskDesk) -> bool:
+        last, good = None, True
+        while True:
+            moving = await desk.moving(which)  # before looking at what has ended: so nothing is missed
+            while page := await desk.ended(which, limit=PAGE, after=last):
+                last = page[-1]
+                good = good and all(task.state == "succeeded" for task in page)
+                for task in page:
+                    typer.echo(_line(task) if json else _told(task))
+            if not moving:
+                return good
+            await asyncio.sleep(every)
+
+    raise typer.Exit(0 if with_desk(config, follow) else 1)
+
+
+@app.command(
+    "cancel",
+    epilog="""\b
+Examples:
+  siafu tasks cancel t_3f
+  siafu tasks cancel --run monday
+\b
+Tasks that have not begun end at once; those that a worker has are stopped
+within a second or two. What needs a cancelled task is cancelled too.
+""",
+)
+def cancel(
+    ids: list[str] | None = Ids,
+    run: str | None = typer.Option(None, "--run", help="All tasks of this run that have not ended."),
+    config: Path | None = Config,
+    json: bool = AsJson,
+) -> None:
+    """Cancel tasks."""
+
+    async def stop(desk: TaskDesk) -> tuple[int, int]:
+        chosen = [task for task in await _chosen(desk, ids, run) if task.ended_at is None]
+        running = await desk.cancel([task.id for task in chosen])
+        return len(chosen), running
+
+    number, running = with_desk(config, stop)
+    if json:
+        return print_json({"cancelled": number - running, "stopping": running})
+    return typer.echo(f"{number - running:,} cancelled, {running:,} being stopped")
+
+
+@app.command(
+    "retry",
+    epilog="""\b
+Examples:
+  siafu tasks retry t_3f
+  siafu tasks retry --run monday
+\b
+They go on from their journals: what was answered is not asked again, what
+failed is. For tasks that failed, expired, were cancelled or are dead.
+""",
+)
+def retry(
+    ids: list[str] | None = Ids,
+    run: str | None = typer.Option(None, "--run", help="All tasks of this run that ended otherwise than well."),
+    config: Path | None = Config,
+    json: bool = AsJson,
+) -> None:
+    """Have tasks begin again that ended otherwise than well."""
+    show_retried(config, lambda desk: _chosen(desk, ids, run), json)
+
+
+@app.command(
+    "purge",
+    epilog="""\b
+Examples:
+  siafu tasks purge --older 30d
+  siafu tasks purge --run monday --older 0
+  siafu tasks purge --customer kim
+      all of one customer, under way or not
+\b
+A purged task is gone with its request, its result and its journal, and its id
+may be submitted anew. What tools did stays in the audit (siafu effects).
+""",
+)
+def purge(
+    older: str | None = typer.Option(None, "--older", metavar="DURATION", help="Ended so long ago: 0, 90s, 2h, 30d."),
+    run: str | None = Run,
+    customer: str | None = typer.Option(None, "--customer", help="All tasks of this customer (of --tenant)."),
+    tenant: str | None = Tenant,
+    config: Path | None = Config,
+    json: bool = AsJson,
+) -> None:
+    """Remove tasks for good."""
+    from siafu.cli.filerun import parse_duration
+
+    if (customer is None) == (older is None):
+        raise ConfigError("say what to remove: --older DURATION, or --customer NAME")
+    if customer is not None and run is not None:
+        raise ConfigError("--customer removes all tasks of a customer; leave --run away")
+
+    async def remove(desk: TaskDesk) -> int:
+        if customer is not None:
+            return await desk.forget(customer, tenant or "")
+        return await desk.purge(_which(run=run, tenant=tenant), 0.0 if older == "0" else parse_duration(older or ""))
+
+    number = with_desk(config, remove)
+    return print_json({"purged": number}) if json else typer.echo(f"{number:,} purged")
+
+
+def show_retried(config: Path | None, choose: Callable[[TaskDesk], Awaitable[list[Task]]], as_json: bool) -> None:
+    """Have the chosen tasks begin again, and say how many that were."""
+
+    async def again(desk: TaskDesk) -> int:
+        return await desk.retry([task.id for task in await choose(desk)])
+
+    number = with_desk(config, again)
+    if as_json:
+        return print_json({"retried": number})
+    typer.echo(f"{number:,} begin again")
+    return typer.echo("siafu: a worker that runs takes them, else: siafu worker", err=True) if number else None
+
+
+def show_table(found: list[Task], *, nothing: str) -> None:
+    rows = [
+        (task.id[:12], task.state, task.run, task.customer, time_text(task.created_at), _why(task)) for task in found
+    ]
+    print_table(("id", "state", "run", "customer", "accepted", "why"), rows, nothing=nothing)
+
+
+def with_desk(config: Path | None, do: Callable[[TaskDesk], Awaitable[T]]) -> T:
+    from siafu.config.settings import load
+    from siafu.config.tasks import task_desk
+
+    async def run() -> T:
+        async with task_desk(load(config=config)) as desk:
+            return await do(desk)
+
+    return asyncio.run(run())
+
+
+def record(task: Task) -> dict[str, Any]:
+    """A task for JSON, without its request."""
+    told = msgspec.structs.asdict(task)
+    for name in ("payload", "print", "turn", "deps_left", "waits_since"):
+        del told[name]
+    result = None if task.result is None else msgspec.Raw(task.result.encode())
+    return {**told, "cancel_requested": bool(task.cancel_requested), "result": result}
+
+
+async def every(desk: TaskDesk, which: Which) -> list[Task]:
+    """All of them, in pages."""
+    found: list[Task] = []
+    while page := await desk.find(which, limit=PAGE, after=found[-1] if found else None):
+        found += page
+    return found
+
+
+async def _chosen(desk: TaskDesk, ids: list[str] | None, run: str | None) -> list[Task]:
+    if bool(ids) == (run is not None):
+        raise InputError("say which tasks: ids, or --run NAME; see: siafu tasks list")
+    return [await desk.one(id) for id in ids] if ids else await every(desk, _which(run=run))
+
+
+def _which(**values: Any) -> Which:
+    from siafu.store.task_desk import Which
+
+    return Which(**{name: None if value is None else str(value) for name, value in values.items()})
+
+
+def _why(task: Task) -> str:
+    if task.state == "waiting" and task.waits_for:
+        return f"waits for {task.waits_for}"
+    if task.state == "succeeded":
+        return ""
+    return f"{task.code}: {task.message}" if task.message else task.code
+
+
+def _line(task: Task) -> str:
+    return msgspec.json.encode(record(task)).decode()
+
+
+def _told(task: Task) -> str:
+    from siafu.border.text import preview
+
+    words = (time_text(task.ended_at or 0.0), task.id[:12], task.state, task.once or "", _why(task))
+    return preview("  ".join(words), 300).rstrip()
+
+
+def _counted(counts: dict[str, int]) -> str:
+    return ", ".join(f"{number:,} {state}" for state, number in sorted(counts.items())) or "no tasks"

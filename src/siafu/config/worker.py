@@ -1,0 +1,89 @@
+"""A worker from the settings, with all that it works with."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+from siafu.apps.support.asking import SupportTasks
+from siafu.apps.support.job import SupportJob
+from siafu.apps.support.requests import KIND
+from siafu.apps.support.routes import Tier
+from siafu.apps.support.swarm import Support
+from siafu.config.assembly import Plan, opened
+from siafu.config.effects import process_name
+from siafu.config.servers import support_desk
+from siafu.config.settings import Settings
+from siafu.config.tasks import task_database
+from siafu.errors import StoreBusy, StoreError
+from siafu.pace.clock import SystemClock
+from siafu.queue.doorbell import Doorbell, ringing
+from siafu.queue.worker import Worker, WorkerOptions
+from siafu.store.lock import Lock
+from siafu.store.task_desk import TaskDesk, Which
+from siafu.store.tasks import TaskStore
+
+RUN = "tasks"  # the account, and the name in ledgers and the audit, of what workers do
+MOST_WORKERS = 1000  # of one home folder
+PUT_AWAY_SECONDS = 600.0  # between two looks for tasks that are to be removed
+
+
+@contextlib.asynccontextmanager
+async def opened_worker(
+    settings: Settings,
+    options: WorkerOptions,
+    *,
+    shop: str | None,
+    keep: float | None,
+    notice: Callable[[str], None],
+) -> AsyncIterator[Worker]:
+    """A worker for support tasks, with its endpoint, tools and ledger. shop: the example shop's database, None = its
+    default place. keep: seconds after which tasks that have ended are removed; None = never. notice: told what an
+    operator should know.
+
+    Raises: ConfigError, StoreError.
+    """
+    models: dict[Tier, str] = {"strong": settings.model("strong"), "cheap": settings.model("cheap")}
+    job = SupportJob(Support(models=models))
+    async with contextlib.AsyncExitStack() as stack:
+        database = await stack.enter_async_context(task_database(settings))
+        bell = Doorbell()
+        await stack.enter_async_context(ringing(bell, database))
+        store = await stack.enter_async_context(contextlib.aclosing(TaskStore(database, rung=bell.ring)))
+        desk = await stack.enter_async_context(support_desk(settings, database=shop))
+        plan = Plan(run=RUN, journal=_ledger(settings.home), tools=desk.tools, denied=desk.denied, notice=notice)
+        house = await stack.enter_async_context(opened(settings, plan))
+        if house.store is None:
+            raise TypeError("a worker needs a ledger")
+        state = await house.store.begin("")
+        if state.in_flight:
+            notice(f"{state.in_flight} calls were in flight when the last worker ended: lost_in_crash in its ledger")
+        await job.ready(desk.tools, desk.identity_key)
+        handlers = {KIND: SupportTasks(job, house.around, house.store.ledger, RUN)}
+        if keep is not None:
+            stack.callback(asyncio.create_task(_put_away(TaskDesk(database), keep, notice)).cancel)
+        name = f"{process_name()}:{secrets.token_hex(4)}"
+        yield Worker(name, store, handlers, bell, SystemClock(), options)
+
+
+def _ledger(home: Path) -> Path:
+    """A ledger that no other worker writes; what one that has ended wrote is gone on with."""
+    for number in range(1, MOST_WORKERS + 1):
+        path = home / f"worker-{number}.db"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(StoreBusy):
+            Lock(path).release()
+            return path
+    raise StoreError(f"{MOST_WORKERS} workers run on {home}: set another SIAFU_HOME")
+
+
+async def _put_away(desk: TaskDesk, seconds: float, notice: Callable[[str], None]) -> None:
+    while True:
+        try:
+            await desk.purge(Which(), seconds)
+        except StoreError as error:
+            notice(f"tasks that have ended could not be removed: {error.message}")
+        await asyncio.sleep(PUT_AWAY_SECONDS)

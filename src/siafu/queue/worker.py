@@ -1,0 +1,351 @@
+"""A worker: claims tasks into its slots, renews their leases while it works on them, and says how they ended.
+
+Everything runs on one event loop, the renewing too: when that hangs, the leases lapse, and others take the tasks over.
+A worker whose lease is over stops the work at once, or as soon as it can look; what it still tries to write is refused
+by the store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any, Literal, Protocol
+
+import msgspec
+
+from siafu.border.secrets import redact
+from siafu.border.stopping import Stops
+from siafu.border.text import clean
+from siafu.errors import Fenced, StoreError
+from siafu.pace.clock import Clock
+from siafu.queue.doorbell import Doorbell
+from siafu.store.task_journal import TaskJournal
+from siafu.store.task_records import (
+    MAX_PAYLOAD,
+    Cancelled,
+    Expired,
+    Failed,
+    HandedBack,
+    Later,
+    Lease,
+    State,
+    Succeeded,
+    Verdict,
+)
+from siafu.store.tasks import TaskStore
+
+LEASE = 15.0  # seconds
+PUT_DOWN = 1.5  # seconds that cancelled work gets to clean up, twice
+HURRY = 1.0  # seconds to hand everything back at once
+log = logging.getLogger("siafu")
+
+
+class Halt(msgspec.Struct, frozen=True):
+    """No task can be worked on here now (no budget, no credit, no access): the task goes back, and the worker ends."""
+
+    code: str
+    message: str
+
+
+Outcome = Succeeded | Failed | Later | Expired | Halt
+
+
+class Handler(Protocol):
+    """Does the work of a task. Cancelled, it stops; the task's deadline, a cancellation and the worker's end do that.
+    Fenced means that the task is another's now; any other exception is an error that may pass.
+    """
+
+    async def __call__(self, lease: Lease, journal: TaskJournal, /) -> Outcome: ...
+
+
+class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """slots: tasks at once. lease: seconds after which a task of a worker that has died is another's. grace: seconds
+    for running tasks to end when the worker is stopped; then they are handed back. poll: seconds between two looks
+    into the store when no bell rings. until_empty: look at once at what waits for a person or a tool, and end when
+    nothing is left that can go on by itself.
+    """
+
+    slots: int = 50
+    lease: float = LEASE
+    grace: float = 20.0
+    poll: float = 1.0
+    until_empty: bool = False
+
+
+class Tally(msgspec.Struct):
+    """What a worker has done. left: tasks that left its hands, by the state they were in then. fenced: those whose
+    lease was another's by then. halt: why it ended by itself; None = it did not.
+    """
+
+    claimed: int = 0
+    left: Counter[State] = msgspec.field(default_factory=Counter)
+    fenced: int = 0
+    halt: Halt | None = None
+
+
+Why = Literal["", "lost", "cancel", "deadline", "drain"]
+
+
+class _Held:
+    """A task in a slot. until: when its lease is over, on the monotonic clock, if it is not renewed. why: its work
+    shall stop; empty = it shall not.
+    """
+
+    def __init__(self, lease: Lease, until: float) -> None:
+        self.lease = lease
+        self.until = until
+        self.why: Why = ""
+        self.stopped = asyncio.Event()
+        self.task: asyncio.Task[None] | None = None
+
+    def stop(self, why: Why) -> None:
+        """Have the work stopped; the first reason counts."""
+        self.why = self.why or why
+        self.stopped.set()
+
+
+class Worker:
+    """One worker. name: nobody else's, ever. handlers: by kind of task. bell: rung when the store may hold news."""
+
+    def __init__(
+        self,
+        name: str,
+        store: TaskStore,
+        handlers: Mapping[str, Handler],
+        bell: Doorbell,
+        clock: Clock,
+        options: WorkerOptions,
+    ) -> None:
+        self.name = name
+        self._store = store
+        self._handlers = dict(handlers)
+        self._bell = bell
+        self._clock = clock
+        self._options = options
+        self._held: dict[str, _Held] = {}
+        self._news = asyncio.Event()
+        self._reachable = True
+        self.tally = Tally()
+
+    async def run(self, stops: Stops) -> Tally:
+        """Work until `stops` asks for an end, or the options say so. The first ask lets running tasks end, for the time
+        of grace, and hands the others back; `stops.hurry` hands back at once.
+
+        Cancelled, it gives the work up; the leases lapse by themselves.
+        """
+        async with asyncio.TaskGroup() as group:
+            beside = (self._look_around(), self._mind_the_time(), self._hear(stops))
+            around = [group.create_task(each) for each in beside]
+            try:
+                with self._bell.heard(self._news.set):
+                    await self._work(stops)
+            finally:
+                await self._give_up("lost", 3 * PUT_DOWN)  # when this is cancelled; else nothing is held
+                for task in around:
+                    task.cancel()
+        return self.tally
+
+    async def _work(self, stops: Stops) -> None:
+        for kind in self._handlers if self._options.until_empty else ():
+            await self._store.look_again(kind)
+        while not stops.asked.is_set() and self.tally.halt is None:
+            self._news.clear()
+            await self._fill()
+            if self._options.until_empty and not self._held and not await self._any_left():
+                return
+            await self._wait(self._options.poll)
+        await self._drain(stops)
+
+    # ---- taking tasks -------------------------------------------------------------------------------------------
+
+    async def _fill(self) -> None:
+        """Claim for all free slots, for each kind in turn."""
+        for kind in list(self._handlers):
+            free = self._options.slots - len(self._held)
+            if free <= 0:
+                return None
+            self._handlers[kind] = self._handlers.pop(kind)  # another kind is first next time
+            began = self._clock.now()
+            lease = self._options.lease
+            try:
+                found = await self._store.claim(
+                    self.name, kind, free, lease, before=self.tally.claimed, suspect=not self._holds_suspect()
+                )
+            except StoreError as error:
+                return self._unreachable(error)
+            self._reachable = True
+            self.tally.claimed += len(found)
+            for each in found:
+                held = self._held[each.id] = _Held(each, began + lease)
+                held.task = asyncio.create_task(self._do(held), name=f"siafu task {each.id}")
+        return None
+
+    def _holds_suspect(self) -> bool:
+        return any(held.lease.suspect for held in self._held.values())
+
+    async def _any_left(self) -> bool:
+        try:
+            return any([await self._store.any_left(kind) for kind in self._handlers])
+        except StoreError as error:
+            self._unreachable(error)
+            return True
+
+    def _unreachable(self, error: StoreError) -> None:
+        if self._reachable:
+            log.warning("worker %s: %s (it goes on looking)", self.name, error.message)
+        self._reachable = False
+
+    async def _wait(self, seconds: float) -> None:
+        """Until there are news, at most so long."""
+        alarm = asyncio.ensure_future(self._clock.sleep(seconds))
+        news = asyncio.ensure_future(self._news.wait())
+        try:
+            await asyncio.wait({alarm, news}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            alarm.cancel()
+            news.cancel()
+
+    async def _hear(self, stops: Stops) -> None:
+        await stops.asked.wait()
+        self._news.set()
+        await stops.hurry.wait()
+        self._news.set()
+
+    # ---- one task -----------------------------------------------------------------------------------------------
+
+    async def _do(self, held: _Held) -> None:
+        try:
+            outcome = await self._outcome(held)
+            if isinstance(outcome, Halt):
+                self.tally.halt = self.tally.halt or outcome
+                outcome = HandedBack()
+            state = None if outcome is None else await self._end(held, outcome)
+            if state is None:
+                self.tally.fenced += 1
+            else:
+                self.tally.left[state] += 1
+        finally:
+            if self._held.get(held.lease.id) is held:  # it may have come back under another epoch meanwhile
+                del self._held[held.lease.id]
+            self._news.set()
+
+    async def _outcome(self, held: _Held) -> Verdict | Halt | None:
+        """How the work ended; None: the task is another's."""
+        lease = held.lease
+        if lease.seconds_left is not None and lease.seconds_left <= 0:
+            return Expired()
+
+        async def perform() -> Outcome:
+            return await self._handlers[lease.kind](lease, TaskJournal(self._store, lease))
+
+        work = asyncio.create_task(perform())
+        stopped: asyncio.Task[Any] = asyncio.create_task(held.stopped.wait())
+        alarm = None
+        if lease.seconds_left is not None:
+            alarm = asyncio.create_task(self._expire(held, lease.seconds_left))
+        try:
+            await asyncio.wait({work, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            stopped.cancel()
+            if alarm is not None:
+                alarm.cancel()
+        for _ in range(2):
+            if not work.done():
+                work.cancel()
+                await asyncio.wait({work}, timeout=PUT_DOWN)
+        return _told(held, work)
+
+    async def _expire(self, held: _Held, seconds: float) -> None:
+        await self._clock.sleep(seconds)
+        held.stop("deadline")
+
+    async def _end(self, held: _Held, verdict: Verdict) -> State | None:
+        """Record it, and try again while the lease lasts. None: it is another's, or nobody can be told."""
+        while True:
+            try:
+                return await self._store.end(held.lease.id, held.lease.epoch, verdict)
+            except StoreError as error:
+                self._unreachable(error)
+                if self._clock.now() >= held.until:
+                    return None
+            await self._clock.sleep(min(0.2, self._options.lease / 5))
+
+    # ---- looking around -----------------------------------------------------------------------------------------
+
+    async def _look_around(self) -> None:
+        """Renew the leases five times in their length, and sweep once a second or as often."""
+        lease, last = self._options.lease, float("-inf")
+        while True:
+            began = self._clock.now()
+            renew = began - last >= lease / 5
+            held = {id: each.lease.epoch for id, each in self._held.items()}
+            try:
+                found = await self._store.tick(self.name, held, lease, renew=renew)
+            except StoreError as error:
+                self._unreachable(error)
+            else:
+                last = began if renew else last
+                for id in held.keys() & self._held.keys():
+                    if renew and id not in found.lost:
+                        self._held[id].until = began + lease
+                    elif id in found.lost:
+                        self._held[id].stop("lost")
+                    if id in found.to_cancel:
+                        self._held[id].stop("cancel")
+            await self._clock.sleep(min(1.0, lease / 5))
+
+    async def _mind_the_time(self) -> None:
+        """Stop what somebody else may hold by now; also while the store does not answer. At the second look only: when
+        this process itself has stood still, it asks the store first.
+        """
+        late: set[_Held] = set()
+        while True:
+            before, late = late, {held for held in self._held.values() if self._clock.now() >= held.until}
+            for held in before & late:
+                held.stop("lost")
+            await self._clock.sleep(min(1.0, self._options.lease / 5))
+
+    # ---- ending -------------------------------------------------------------------------------------------------
+
+    async def _drain(self, stops: Stops) -> None:
+        """Let what runs end, then hand it back."""
+        ends = self._clock.now() + self._options.grace
+        while self._held and not stops.hurry.is_set() and (left := ends - self._clock.now()) > 0:
+            self._news.clear()
+            await self._wait(left)
+        await self._give_up("drain", HURRY if stops.hurry.is_set() else 3 * PUT_DOWN)
+
+    async def _give_up(self, why: Why, seconds: float) -> None:
+        """Stop all work, and wait for its end, at most so long."""
+        for held in self._held.values():
+            held.stop(why)
+        if running := {held.task for held in self._held.values() if held.task is not None}:
+            await asyncio.wait(running, timeout=seconds)
+
+
+def _told(held: _Held, work: asyncio.Task[Outcome]) -> Verdict | Halt | None:
+    """What the end of the work, or its not ending although it was cancelled, says."""
+    error = None
+    if work.done() and not work.cancelled():
+        error = work.exception()
+        if error is None:
+            return _bounded(work.result())
+    if held.why:
+        ends: dict[Why, Verdict] = {"cancel": Cancelled(), "deadline": Expired(), "drain": HandedBack()}
+        return ends.get(held.why)
+    if error is None:
+        return Failed(code="work_failed", message="the work cancelled itself", passing=True)
+    if isinstance(error, Fenced):
+        return None
+    if isinstance(error, StoreError):  # it says nothing about the task
+        return Later(code=error.code, message=error.message)
+    return Failed(code="work_failed", message=redact(clean(f"{type(error).__name__}: {error}")), passing=True)
+
+
+def _bounded(outcome: Outcome) -> Outcome:
+    size = len(outcome.result.encode("utf-8", "replace")) if isinstance(outcome, Succeeded) else 0
+    if size <= MAX_PAYLOAD:
+        return outcome
+    return Failed(code="too_large", message=f"the result has {size:,} bytes; the limit is {MAX_PAYLOAD:,}")

@@ -1,0 +1,191 @@
+"""What people do with work items: look, cancel, try again, put away."""
+
+# ruff: noqa: S608 - the names put into statements are our own
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+
+from siafu.border.text import clean, preview
+from siafu.errors import InputError
+from siafu.store.database import Database, Transaction
+from siafu.store.task_records import Move, Task
+from siafu.store.tasks import as_task, finish, ring
+
+T = TypeVar("T")
+AT_ONCE = 500  # rows of one transaction
+_ID = re.compile(r"t_[0-9a-f]{1,32}")
+_NEEDS = "SELECT state FROM task JOIN task_need ON task_need.needs = task.id WHERE task_need.task = :id"
+_ENDED_BADLY = ("failed", "cancelled", "expired", "dead_letter")
+
+
+class Which(msgspec.Struct, frozen=True, kw_only=True):
+    """Chooses tasks; None = any."""
+
+    run: str | None = None
+    state: str | None = None
+    tenant: str | None = None
+    customer: str | None = None
+
+
+class TaskDesk:
+    """The people's side of the tasks in a database, which stays its owner's to close. rung: told when something may
+    have become ready, or shall be stopped. Raises (every method): StoreError.
+    """
+
+    def __init__(self, database: Database, rung: Callable[[], None] = lambda: None) -> None:
+        self._database = database
+        self._rung = rung
+
+    async def one(self, begin: str) -> Task:
+        """The task whose id is or begins so. Raises: InputError when there is none, or several begin so."""
+        found = []
+        if _ID.fullmatch(begin):
+            sql = "SELECT * FROM task WHERE id >= :begin AND id < :end ORDER BY id LIMIT 2"
+            found = await self._rows(sql, begin=begin, end=begin + "g")  # the first letter behind hexadecimal digits
+        if len(found) != 1:
+            several = "; several begin so" if found else ""
+            raise InputError(f"there is no one task {preview(begin, 60)!r}{several}; see: siafu tasks list")
+        return found[0]
+
+    async def find(self, which: Which, *, limit: int, after: Task | None = None) -> list[Task]:
+        """Tasks in the order in which they were accepted, from behind `after` on; None = from the first."""
+        place: dict[str, Any] = {} if after is None else {"at": after.created_at, "id": after.id}
+        behind = "" if after is None else " AND (created_at > :at OR (created_at = :at AND id > :id))"
+        where, values = _where(which)
+        sql = f"SELECT * FROM task WHERE {where}{behind} ORDER BY created_at, id LIMIT :limit"
+        return await self._rows(sql, limit=limit, **place, **values)
+
+    async def ended(self, which: Which, *, limit: int, after: Task | None = None) -> list[Task]:
+        """Tasks that have ended, in that order, from behind `after` on."""
+        place: dict[str, Any] = {} if after is None else {"at": after.ended_at, "id": after.id}
+        behind = "" if after is None else " AND (ended_at > :at OR (ended_at = :at AND id > :id))"
+        where, values = _where(which)
+        sql = f"SELECT * FROM task WHERE ended_at IS NOT NULL AND {where}{behind} ORDER BY ended_at, id LIMIT :limit"
+        return await self._rows(sql, limit=limit, **place, **values)
+
+    async def counts(self, which: Which) -> dict[str, int]:
+        """How many there are, by state."""
+        where, values = _where(which)
+        sql = f"SELECT state, COUNT(*) AS n FROM task WHERE {where} GROUP BY state"
+        return {row["state"]: row["n"] for row in await self._database.run(lambda tx: tx.rows(sql, **values))}
+
+    async def moving(self, which: Which) -> bool:
+        """Whether a task is left that can go on without a person: ready, leased, or due for another try."""
+        where, values = _where(which)
+        sql = (
+            "SELECT 1 AS one FROM task WHERE ended_at IS NULL "
+            f"AND (state IN ('ready', 'leased') OR (state = 'waiting' AND waits_for = '')) AND {where} LIMIT 1"
+        )
+        return bool(await self._database.run(lambda tx: tx.rows(sql, **values)))
+
+    async def journal(self, id: str) -> list[dict[str, Any]]:
+        """The steps of a task, without what was said in them: path, seq, kind and usd_pico."""
+        sql = "SELECT path, seq, kind, usd_pico FROM task_journal WHERE task = :id ORDER BY path, seq"
+        return [dict(row) for row in await self._database.run(lambda tx: tx.rows(sql, id=id))]
+
+    async def cancel(self, ids: Sequence[str]) -> int:
+        """End tasks that have not begun, and have those stopped that a worker holds; returns how many have not ended
+        yet of those that were open. What has ended stays as it is.
+        """
+
+        def work(tx: Transaction) -> int:
+            asked = 0
+            for task in _each(tx, ids):
+                if task.state == "leased":
+                    tx.change("UPDATE task SET cancel_requested = 1 WHERE id = :id", id=task.id)
+                    asked += 1
+                elif task.ended_at is None:
+                    finish(tx, task, Move(state="cancelled", code="cancelled"))
+            ring(tx)
+            return asked
+
+        asked = await self._database.run(work)
+        self._rung()
+        return asked
+
+    async def retry(self, ids: Sequence[str]) -> int:
+        """Have tasks that ended otherwise than well begin again, with all they have journaled; returns how many.
+        Deadlines that are over hold no longer. What needs one that did not succeed is left; retry that one first.
+        """
+
+        def work(tx: Transaction) -> int:
+            again = 0
+            for task in sorted(_each(tx, ids), key=lambda task: task.created_at):
+                states = tx.rows(_NEEDS, id=task.id)
+                if task.state in _ENDED_BADLY and not any(need["state"] in _ENDED_BADLY for need in states):
+                    left = sum(need["state"] != "succeeded" for need in states)
+                    again += tx.change(
+                        "UPDATE task SET state = :state, ready_at = {now}, ended_at = NULL, deliveries = 0, "
+                        "lapses = 0, deps_left = :left, cancel_requested = 0, waits_since = NULL, "
+                        "deadline_at = CASE WHEN deadline_at > {now} THEN deadline_at ELSE NULL END WHERE id = :id",
+                        id=task.id, state="blocked" if left else "ready", left=left,
+                    )  # fmt: skip
+            ring(tx)
+            return again
+
+        again = await self._database.run(work)
+        self._rung()
+        return again
+
+    async def purge(self, which: Which, seconds: float) -> int:
+        """Remove tasks that ended `seconds` ago or more, with all that is known of them; returns how many. Their keys
+        are free again.
+        """
+        where, values = _where(which)
+        sql = (
+            f"DELETE FROM task WHERE id IN (SELECT id FROM task WHERE ended_at IS NOT NULL AND ended_at <= :until "
+            f"AND {where} ORDER BY ended_at, id LIMIT :most)"
+        )
+
+        def work(tx: Transaction) -> int:
+            (clock,) = tx.rows("SELECT {now} AS now")
+            return tx.change(sql, until=clock["now"] - seconds, most=AT_ONCE, **values)
+
+        removed = 0
+        while True:
+            found = await self._database.run(work)
+            removed += found
+            if found < AT_ONCE:
+                return removed
+
+    async def forget(self, customer: str, tenant: str) -> int:
+        """Remove all tasks of one customer, those that are under way too: whoever works on one is fenced, and stops
+        when it next renews its lease. Returns how many.
+        """
+
+        def work(tx: Transaction) -> int:
+            values: dict[str, Any] = {"customer": clean(customer), "tenant": clean(tenant), "most": AT_ONCE}
+            rows = tx.rows(
+                "SELECT * FROM task WHERE customer = :customer AND tenant = :tenant ORDER BY id LIMIT :most "
+                "{for_update}",
+                **values,
+            )
+            for row in rows:
+                if (task := as_task(row)).ended_at is None:  # what needs it must not wait for ever
+                    finish(tx, task, Move(state="cancelled", code="customer_forgotten"))
+                tx.change("DELETE FROM task WHERE id = :id", id=task.id)
+            return len(rows)
+
+        removed = 0
+        while found := await self._database.run(work):
+            removed += found
+        return removed
+
+    async def _rows(self, sql: str, **values: Any) -> list[Task]:
+        return [as_task(row) for row in await self._database.run(lambda tx: tx.rows(sql, **values))]
+
+
+def _each(tx: Transaction, ids: Sequence[str]) -> list[Task]:
+    """Those that there are, locked."""
+    found = (tx.row("SELECT * FROM task WHERE id = :id {for_update}", id=id) for id in sorted(ids))
+    return [as_task(row) for row in found if row is not None]
+
+
+def _where(which: Which) -> tuple[str, dict[str, str]]:
+    values = {name: clean(value) for name, value in msgspec.structs.asdict(which).items() if value is not None}
+    return " AND ".join(f"{name} = :{name}" for name in values) or "1 = 1", values

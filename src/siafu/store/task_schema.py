@@ -1,0 +1,75 @@
+"""The tables of work items, on SQLite and PostgreSQL. Steps are only ever added.
+
+The partial indexes keep every question that is asked all the time (what is next, what has lapsed, what is due) to the
+rows that it is about, however many have ended.
+"""
+
+from __future__ import annotations
+
+_TASK = """
+CREATE TABLE task (
+    id TEXT PRIMARY KEY,
+    kind TEXT NOT NULL,
+    run TEXT NOT NULL,
+    tenant TEXT NOT NULL,
+    customer TEXT NOT NULL,
+    once TEXT,
+    payload TEXT NOT NULL,
+    print TEXT NOT NULL,
+    priority {integer} NOT NULL CHECK (priority BETWEEN 1 AND 3),
+    turn {integer} NOT NULL,
+    state TEXT NOT NULL CHECK (state IN ('blocked', 'ready', 'leased', 'waiting', 'succeeded', 'failed', 'cancelled',
+        'expired', 'dead_letter')),
+    deps_left {integer} NOT NULL CHECK (deps_left >= 0),
+    created_at {real} NOT NULL,
+    ready_at {real} NOT NULL,
+    deadline_at {real},
+    deliveries {integer} NOT NULL DEFAULT 0 CHECK (deliveries >= 0),
+    lapses {integer} NOT NULL DEFAULT 0,
+    lease_epoch {integer} NOT NULL DEFAULT 0 CHECK (lease_epoch >= 0),
+    lease_until {real},
+    worker TEXT NOT NULL DEFAULT '',
+    fenced {integer} NOT NULL DEFAULT 0,
+    cancel_requested {integer} NOT NULL DEFAULT 0 CHECK (cancel_requested IN (0, 1)),
+    waits_since {real},
+    waits_for TEXT NOT NULL DEFAULT '',
+    code TEXT NOT NULL DEFAULT '',
+    message TEXT NOT NULL DEFAULT '',
+    result TEXT,
+    ended_at {real},
+    UNIQUE (tenant, once),
+    CHECK ((state = 'leased') = (lease_until IS NOT NULL)),
+    CHECK ((state = 'blocked') = (deps_left > 0)),
+    CHECK ((state IN ('succeeded', 'failed', 'cancelled', 'expired', 'dead_letter')) = (ended_at IS NOT NULL)),
+    CHECK (state <> 'succeeded' OR result IS NOT NULL)
+) {strict}
+"""
+MIGRATIONS: tuple[tuple[str, ...], ...] = (
+    (
+        _TASK,
+        "CREATE INDEX task_next ON task (kind, priority, turn, created_at) WHERE state = 'ready' AND lapses < 2",
+        "CREATE INDEX task_oldest ON task (kind, ready_at) WHERE state = 'ready' AND lapses < 2",
+        "CREATE INDEX task_suspect ON task (kind, priority, turn, created_at) WHERE state = 'ready' AND lapses >= 2",
+        "CREATE INDEX task_leased ON task (kind, priority, turn) WHERE state = 'leased'",
+        "CREATE INDEX task_lapses ON task (lease_until) WHERE state = 'leased'",
+        "CREATE INDEX task_due ON task (ready_at) WHERE state = 'waiting'",
+        "CREATE INDEX task_expires ON task (deadline_at) WHERE ended_at IS NULL AND deadline_at IS NOT NULL",
+        "CREATE INDEX task_to_cancel ON task (worker) WHERE cancel_requested = 1 AND state = 'leased'",
+        "CREATE INDEX task_open ON task (created_at, id) WHERE ended_at IS NULL",
+        "CREATE INDEX task_ended ON task (ended_at, id) WHERE ended_at IS NOT NULL",
+        "CREATE INDEX task_of_run ON task (run, created_at, id)",
+        "CREATE INDEX task_of_customer ON task (customer, tenant)",
+        # Who was given the last turn of a kind and priority; see task_records.
+        "CREATE TABLE task_turn (kind TEXT NOT NULL, priority {integer} NOT NULL, tenant TEXT NOT NULL, "
+        "last {integer} NOT NULL, PRIMARY KEY (kind, priority, tenant)) {strict}",
+        "CREATE INDEX task_turn_last ON task_turn (kind, priority, last)",
+        # `task` can begin once `needs` has succeeded.
+        "CREATE TABLE task_need (needs TEXT NOT NULL REFERENCES task ON DELETE CASCADE, "
+        "task TEXT NOT NULL REFERENCES task ON DELETE CASCADE, PRIMARY KEY (needs, task)) {strict}",
+        "CREATE INDEX task_needed_by ON task_need (task)",
+        # What has been decided within a task: a JournalEntry a row.
+        "CREATE TABLE task_journal (task TEXT NOT NULL REFERENCES task ON DELETE CASCADE, path TEXT NOT NULL, "
+        "seq {integer} NOT NULL, kind TEXT NOT NULL, fingerprint TEXT NOT NULL, outcome {bytes} NOT NULL, "
+        "usd_pico {integer}, PRIMARY KEY (task, path, seq)) {strict}",
+    ),
+)

@@ -1,0 +1,88 @@
+"""What is asked all the time reads the rows it is about, however many others there are."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from siafu.store import tasks as module
+from siafu.store.database import Transaction
+from siafu.store.records import JournalEntry
+from siafu.store.task_records import Task
+
+from .task_house import LEASE, House, new
+
+OPEN, DOUBLED = 250, 6  # and 16,000 that have ended
+
+
+@pytest.fixture
+async def house(tasks_sql_url: str) -> AsyncIterator[House]:
+    """Thousands of tasks, most of which have ended."""
+    opened = House(tasks_sql_url)
+    opened.clear()
+    await opened.added(*(new(priority=1 + n % 3, tenant=f"{n % 7}") for n in range(2 * OPEN)))
+    ended = (
+        "UPDATE task SET state = 'succeeded', result = '1', ended_at = created_at "
+        "WHERE id IN (SELECT id FROM task ORDER BY id LIMIT :most)"
+    )
+    names = ", ".join(name for name in Task.__struct_fields__ if name not in ("id", "once"))
+    twice = f"INSERT INTO task (id, {names}) SELECT id || :end, {names} FROM task WHERE ended_at IS NOT NULL"
+
+    def fill(tx: Transaction) -> None:
+        tx.change(ended, most=OPEN)
+        for number in range(DOUBLED):
+            tx.change(twice, end=f"x{number}")
+        tx.change("ANALYZE")
+
+    opened.database.transact(fill)
+    yield opened
+    await opened.aclose()
+
+
+class Plans:
+    """Asks the database for the plan of every statement about tasks that runs, before it does."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.full: list[str] = []
+        self.seen: list[str] = []
+        inner = Transaction._execute
+
+        def execute(tx: Transaction, sql: str, values: Any) -> Any:
+            if re.search(r"\b(FROM|UPDATE) task\b", sql) and not sql.startswith("INSERT"):
+                self.seen.append(sql)
+                explain = "EXPLAIN QUERY PLAN " if tx.dialect == "sqlite" else "EXPLAIN "
+                plan = "\n".join(" ".join(map(str, row.values())) for row in inner(tx, explain + sql, values)[0])
+                sorts = "chosen" in sql and re.search(r"TEMP B-TREE|Sort Key", plan)  # all that is ready
+                if sorts or re.search(r"(SCAN|SEARCH) task(?! USING)\b|Seq Scan on task\b", plan):
+                    self.full.append(f"{sql}\n{plan}")
+            return inner(tx, sql, values)
+
+        monkeypatch.setattr(Transaction, "_execute", execute)
+
+
+async def test_nothing_that_workers_ask_for_reads_the_whole_table(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plans = Plans(monkeypatch)
+    leases = await house.claim(20)
+    held = {lease.id: lease.epoch for lease in leases}
+    entry = JournalEntry(path="", seq=0, kind="model", fingerprint="f", outcome=b"1")
+    await house.store.append(leases[0].id, 1, entry)
+    await house.store.tick("w", held, LEASE, renew=True)
+    await house.done(leases[0])
+    await house.store.accept([new("once", needs=(leases[1].id,))])
+    await house.store.any_left("k")
+    assert not plans.full, "\n".join(plans.full)
+    assert len(plans.seen) >= 12
+
+
+async def test_the_check_can_fail(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    plans = Plans(monkeypatch)
+    monkeypatch.setattr(
+        module, "_NEXT", "WHERE state = 'ready' AND kind = :kind AND lapses < 2 ORDER BY priority, payload"
+    )
+    await house.claim(3)
+    assert len(plans.full) == 1
