@@ -123,6 +123,14 @@ async def test_an_operation_that_raises_is_undone_and_its_caller_gets_the_error(
     assert numbers(tmp_path / "w.db") == [1, 2]
 
 
+async def test_an_operation_that_runs_out_of_values_keeps_nobody_waiting(writer: Writer, tmp_path: Path) -> None:
+    calls = (writer.call(lambda db: next(iter(db.execute(INSERT, (1,))))), writer.write(INSERT, (2,)))
+    async with asyncio.timeout(20):
+        first, second = await asyncio.gather(*calls, return_exceptions=True)
+    assert isinstance(first, RuntimeError) and "StopIteration" in str(first) and second is None
+    assert numbers(tmp_path / "w.db") == [2]
+
+
 async def test_call_returns_the_value(writer: Writer) -> None:
     assert await writer.call(lambda db: db.execute("SELECT 6 * 7").fetchone()[0]) == 42
 

@@ -229,6 +229,8 @@ def assemble(  # noqa: PLR0913 (the one place where everything meets)
 
     def around(posts: Sequence[_Post], choice: _Choice) -> Endpoint:
         lanes, thrift = [post.lane for post in posts], choice.thrift
+        if (routed.rules, routed.split) != (choice.rules, choice.split):  # others may answer now
+            reusing.forget()
         routed.lanes, routed.rules, routed.split = lanes, choice.rules, choice.split
         alone = len(lanes) == 1 and not choice.rules and lanes[0].models is None and choice.split is None
         (hedging or retrying).inner = lanes[0].endpoint if alone else routed
@@ -275,7 +277,8 @@ def _lane(way: Way, transport: Transport, books: Books, guard: Guard, rng: Rando
     endpoint: Limited | Warmed = limited
     if way.prompt_cache is not None:
         endpoint = Warmed(limited, way.prompt_cache, clock=clock, upstream=name, observer=observer)
-    guarded = Guarded(endpoint, guard, upstream=name, lane=way.name)
+    place = msgspec.structs.replace(way.upstream, key=None)
+    guarded = Guarded(endpoint, guard, upstream=name, lane=way.name, place=place)
     return Lane(guarded, id=way.name, upstream=name, models=way.models, tier=way.tier, weight=way.weight)
 
 

@@ -38,6 +38,7 @@ class Gate:
         self.error = ModelError("")
         self.failed_at = -math.inf
         self.patience = patience
+        self._longest = pattern.longest
         self._clock = clock
         self._observer = observer
         self._waiting: list[tuple[tuple[float, ...], CallContext, asyncio.Future[float]]] = []
@@ -57,6 +58,8 @@ class Gate:
         Raises: ModelError, as the last call did, when it had better not wait.
         """
         now = self._clock.now()
+        if not self._held and now - self.failed_at > max(self.patience, self._longest):
+            self.breaker.unheard(now)
         if self.breaker.state == "closed" or (not self._held and self.breaker.ready(now) == 0.0):
             return self.breaker.take(now)
         if not self.holds(now, context.deadline):

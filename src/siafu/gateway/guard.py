@@ -18,7 +18,7 @@ from weakref import WeakSet
 
 import msgspec
 
-from siafu.errors import ModelError, Overloaded, QuotaExhausted
+from siafu.errors import AccessRefused, ModelError, Overloaded, QuotaExhausted
 from siafu.gateway.chat import ChatRequest
 from siafu.gateway.classify import ambiguous_quota
 from siafu.gateway.endpoint import Reply
@@ -68,19 +68,24 @@ class Guard:
         self.observer = observer
         growth = 10.0 if patience.quota else 1.0
         self.credit = Pattern(first=patience.probe, longest=growth * patience.probe, hurried=False)
-        self._upstreams: dict[str, Known] = {}
+        self._upstreams: list[tuple[object, Known]] = []
 
-    def known(self, upstream: str) -> Known:
-        return self._upstreams.setdefault(upstream, Known())
+    def known(self, place: object) -> Known:
+        """What is known of a place; equal ones are one."""
+        for each, known in self._upstreams:
+            if each == place:
+                return known
+        self._upstreams.append((place, Known()))
+        return self._upstreams[-1][1]
 
     @property
     def lanes(self) -> list[Guarded]:
-        return [lane for known in self._upstreams.values() for lane in known.lanes]
+        return [lane for _, known in self._upstreams for lane in known.lanes]
 
     @property
     def answered(self) -> bool:
         """Whether anybody has ever answered."""
-        return any(known.heard for known in self._upstreams.values())
+        return any(known.heard for _, known in self._upstreams)
 
     def gate(self, pattern: Pattern, sent_at: float, patience: float, sign: Sign) -> Gate:
         return Gate(pattern, sent_at, patience, sign, clock=self.clock, observer=self.observer)
@@ -94,16 +99,21 @@ class Guard:
 
 
 class Guarded:
-    """The wrapper that leaves alone. One for each lane, a key (`lane`) at an upstream."""
+    """The wrapper that leaves alone. One for each lane, a key (`lane`) at an upstream. place: what lanes have in common
+    that fail together; None = the upstream's name.
+    """
 
-    def __init__(self, inner: Limited | Warmed, guard: Guard, *, upstream: str, lane: str) -> None:
+    def __init__(
+        self, inner: Limited | Warmed, guard: Guard, *, upstream: str, lane: str, place: object = None
+    ) -> None:
         self._inner = inner
         self._guard = guard
         self._clock = guard.clock
         self.lane = lane
         self._upstream = upstream
-        self._known = guard.known(upstream)
+        self._known = guard.known(upstream if place is None else place)
         self._credit: Gate | None = None
+        self._renewed = -math.inf  # when its key became another one
         self._known.lanes.add(self)
 
     async def open(self, request: ChatRequest, context: CallContext) -> Reply:
@@ -144,6 +154,7 @@ class Guarded:
 
     def renew(self) -> None:
         """Its key is another one, of whose credit nothing is known."""
+        self._renewed = self._clock.now()
         credit, self._credit = self._credit, None
         if credit is not None:
             credit.release(lambda: again("the key was changed"))
@@ -194,6 +205,9 @@ class Guarded:
 
     def _failed(self, model: str, error: ModelError, sent_at: float, context: CallContext) -> ModelError:
         """Count a failure. Returns what the call fails with."""
+        if sent_at < self._renewed and isinstance(error, AccessRefused | QuotaExhausted):  # the former key was meant
+            error.held = True
+            return error
         certain = isinstance(error, QuotaExhausted)
         unsure = self._guard.patience.quota > 0 and not certain and ambiguous_quota(error.provider_code)
         if certain or unsure:

@@ -118,11 +118,17 @@ class Hedging:
         finally:
             for task in heats:
                 task.cancel()
-            await asyncio.wait(heats)
-            for task in heats:
-                if task is not winner and not task.cancelled() and task.exception() is None:
-                    await task.result().aclose()  # it came in the same moment
-            self._at_stake -= stake
+            try:
+                await asyncio.wait(heats)
+            except asyncio.CancelledError:
+                winner = None  # nobody takes its answer any more
+                await asyncio.wait(heats)
+                raise
+            finally:
+                self._at_stake -= stake
+                for task in heats:
+                    if task is not winner and not task.cancelled() and task.exception() is None:
+                        await task.result().aclose()  # it came in the same moment
 
     async def _until_slow(self, first: asyncio.Task[Reply], heat: Heat, slow: float) -> None:
         """Wait until `first` is done, or has been under way for `slow` seconds."""

@@ -71,6 +71,10 @@ class Reusing:
             place.left()
         return reply
 
+    def forget(self) -> None:
+        """Use no answer of before again; who waits for one gets it."""
+        self._places = OrderedDict()
+
     def _place(self, name: bytes) -> _Place:
         place = self._places.pop(name, None) or _Place()
         self._places[name] = place

@@ -110,7 +110,7 @@ class Routed:
         try:
             return await lane.endpoint.open(request, context)
         except ModelError as error:
-            if isinstance(error, AccessRefused) and error.status == 401:
+            if isinstance(error, AccessRefused) and error.status == 401 and not error.held:
                 self._shut(lane, error, context)
             fault, widely = kind_of(error) == "fault", isinstance(error, RequestRefused | UnpricedModel)
             final = not fault and not isinstance(error, QuotaExhausted)

@@ -62,7 +62,8 @@ class Warmed:
         if (difference := self._watch.saw(kind, found)) is not None:
             self._observer(HeadsDiffer(run=context.run, role=context.role, model=request.model, **difference._asdict()))
         request = spelled(request, self._wanted, found)
-        if not self._wanted.lead:
+        spare = context.heat is not None and context.heat.spare  # it leaves at once or not at all
+        if spare or not self._wanted.lead:
             return await self._inner.open(request, context)
         return await self._in_turn(self._lead(found.name), request, context)
 

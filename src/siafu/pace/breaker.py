@@ -60,6 +60,12 @@ class Breaker:
         """Whether it has been open."""
         return self._rest > 0.0
 
+    def unheard(self, now: float) -> None:
+        """Nobody has called for so long that what is known is old: it is as if it began to fail now."""
+        self.began = now
+        self.failures = 0
+        self._rest = min(self._rest, self._pattern.first)
+
     def ready(self, now: float) -> float:
         """Seconds until a call may leave, as far as is known; 0.0 = now."""
         if self.state == "open":

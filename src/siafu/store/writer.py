@@ -278,6 +278,8 @@ class Writer:
         """What to tell the caller of a failed operation. Raises `error` when the whole transaction is lost with it."""
         if is_fatal(error) or not self._db.in_transaction:
             raise error
+        if isinstance(error, StopIteration):  # no future takes it, and its neighbours would hear nothing
+            return RuntimeError(f"{self._where}: an operation raised {error!r}")
         return store_error(error, self._where)
 
     def _die(self, batch: list[_Item], error: BaseException) -> None:
