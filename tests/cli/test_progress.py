@@ -119,6 +119,18 @@ def test_a_wait_is_told_without_a_result() -> None:
     assert "waiting 30 s: rate limited" in text.getvalue()
 
 
+def test_a_pause_without_credit_is_told_with_its_reason_and_its_end() -> None:
+    shown, text, time = progress(force_terminal=False)
+    shown.begin(Plan(total=10))
+    time.now += 6
+    shown(LaneClosed(lane="default", reason="quota_exhausted"))
+    shown(Waited(upstream="default", reason="quota", seconds=30))
+    shown(LaneOpened(lane="default"))
+    lines = text.getvalue().splitlines()
+    assert lines[0] == "default: no credit or quota left; it is asked again now and then, until it goes on"
+    assert lines[1].endswith("waiting 30 s: no credit left") and lines[2] == "default answers again"
+
+
 def test_quiet_is_quiet_but_for_notes() -> None:
     text = io.StringIO()
     for terminal in (True, False):

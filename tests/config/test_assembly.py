@@ -214,3 +214,17 @@ async def test_a_redis_that_is_not_there_is_said_once_and_holds_nothing_up(sim: 
         await asyncio.gather(*(ask(house) for _ in range(20)))
     assert len(notices) == 1 and "one in 4" in notices[0] and "geheim" not in notices[0]
     assert [event.alone for event in events if isinstance(event, LimitsShared)] == [True]
+
+
+async def test_a_run_waits_for_credit_and_a_single_answer_does_not() -> None:
+    own = {"patience": {"quota_seconds": 100, "outage_seconds": 200, "quota_probe_seconds": 7}}
+    found = [assembly._patience(Settings.model_validate(own), served=served) for served in (False, True)]
+    assert [(each.outage, each.quota, each.probe) for each in found] == [(200, 100, 7), (assembly.SERVED, 0, 7)]
+
+
+async def test_second_requests_are_off_unless_enabled_and_end_where_a_budget_is_saved() -> None:
+    assert assembly._hedge(Settings()) is None
+    found = assembly._hedge(Settings.model_validate({"hedging": {"enabled": True}}))
+    assert found is not None and (str(found.share), str(found.soft)) == ("0.05", "0.8")
+    found = assembly._hedge(Settings.model_validate({"hedging": {"enabled": True}, "budgets": {"soft": 0.5}}))
+    assert found is not None and str(found.soft) == "0.5"

@@ -57,7 +57,7 @@ class Gate:
         Raises: ModelError, as the last call did, when it had better not wait.
         """
         now = self._clock.now()
-        if not self._waiting and self.breaker.ready(now) == 0.0:
+        if self.breaker.state == "closed" or (not self._held and self.breaker.ready(now) == 0.0):
             return self.breaker.take(now)
         if not self.holds(now, context.deadline):
             raise self._unsent(now)

@@ -100,7 +100,7 @@ class Hedging:
 
     async def _race(self, request: ChatRequest, context: CallContext, heat: Heat, times: Times, slow: float) -> Reply:
         first = asyncio.create_task(self.inner.open(request, context))
-        heats, stake = {first: heat}, 0
+        heats, stake, winner = {first: heat}, 0, None
         try:
             await self._until_slow(first, heat, slow)
             amount = None if first.done() else self._affordable(request, context, times)
@@ -113,11 +113,15 @@ class Hedging:
                 tried = context.tried if heat.tried is None else (*context.tried, heat.tried)
                 again = msgspec.structs.replace(context, heat=spare, attempts=context.attempts + 1, tried=tried)
                 heats[asyncio.create_task(self.inner.open(request, again))] = spare
-            return await _winner(heats)
+            winner = await _winner(heats)
+            return winner.result()
         finally:
             for task in heats:
                 task.cancel()
             await asyncio.wait(heats)
+            for task in heats:
+                if task is not winner and not task.cancelled() and task.exception() is None:
+                    await task.result().aclose()  # it came in the same moment
             self._at_stake -= stake
 
     async def _until_slow(self, first: asyncio.Task[Reply], heat: Heat, slow: float) -> None:
@@ -151,8 +155,11 @@ class Hedging:
         return self._times.setdefault(kind, Times())
 
 
-async def _winner(heats: dict[asyncio.Task[Reply], Heat]) -> Reply:
-    """The reply that comes first; the others are marked as lost. When all fail, the error of the first request."""
+async def _winner(heats: dict[asyncio.Task[Reply], Heat]) -> asyncio.Task[Reply]:
+    """The request whose reply comes first; the others are marked as lost.
+
+    Raises: when all fail, the error of the first one.
+    """
     pending, failed = set(heats), 0
     while pending:
         done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
@@ -161,8 +168,7 @@ async def _winner(heats: dict[asyncio.Task[Reply], Heat]) -> Reply:
             if error is None:
                 for other in heats:
                     heats[other].lost = other is not task
-                await _give_up([other for other in done if other is not task])
-                return task.result()
+                return task
             if isinstance(error, ModelError):
                 failed += error.attempts
             elif not (heats[task].spare and isinstance(error, SiafuError)):
@@ -172,9 +178,3 @@ async def _winner(heats: dict[asyncio.Task[Reply], Heat]) -> Reply:
         error.attempts = failed
     assert error is not None  # noqa: S101
     raise error
-
-
-async def _give_up(tasks: list[asyncio.Task[Reply]]) -> None:
-    for task in tasks:
-        if task.exception() is None:
-            await task.result().aclose()
