@@ -18,7 +18,7 @@ async def test_f06_a_storm_of_refusals_loses_nothing_and_does_nothing_twice(agen
     async with asyncio.timeout(60):
         row = await storm.storm(agents, seconds)
     assert (row.answered, row.completed, row.first_error) == (agents, agents, "")
-    assert row.refused > agents / 4, "there was a storm"
+    assert row.refused > agents / 20, "there was a storm"
     assert row.sent == row.completed + row.refused <= 2.5 * agents
     assert row.seconds >= (agents - row.rate) / row.rate - 0.1, "a second's worth may come at once"
 

@@ -80,10 +80,10 @@ async def ledger(path: Path) -> None:
 
 async def test_what_a_dead_holder_held_comes_back_when_its_lease_ends(holder: Opener, tmp_path: Path) -> None:
     await ledger(tmp_path / "run.db")
-    gone, other = holder("gone-", tmp_path / "run.db", 0.1), holder("other-")
+    gone, other = holder("gone-", tmp_path / "run.db", 1.0), holder("other-")
     await ask(gone, need=900)
     assert (await ask(other, need=400)).amount == 0, "before its end"
-    await expired(gone, 0.1)
+    await expired(gone, 1.0)
     assert await ask(other, need=400, want=1000) == Loan(amount=460, left=460)  # 1000 - 40 - 500
 
 

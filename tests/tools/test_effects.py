@@ -71,7 +71,7 @@ async def test_a_tool_without_a_rule_is_left_alone(desk: Open) -> None:
 
 async def test_sec13_what_a_server_claims_relaxes_nothing(desk: Open) -> None:
     cash = desk("claims")
-    (pay, *_) = await cash.tools.list()
+    pay = next(tool for tool in await cash.tools.list() if tool.name == "pay")
     assert (pay.guarded, pay.read_only, pay.idempotent) == (True, False, False)
     cash.wish("lose")  # a tool that only reads would be asked again
     with pytest.raises(OutcomeUnknown):
@@ -362,7 +362,7 @@ async def test_sec12_a_tool_that_changed_is_gone_until_a_person_accepts_it(
     assert (await cash.pay("#1")).code == "tool_changed"
     assert len(cash.paid) == 1
     await cash.people.accept("cash.pay", by="lee")
-    assert [tool.name for tool in await cash.tools.list()] == ["pay", "find", "look"]
+    assert [tool.name for tool in await cash.tools.list()] == ["find", "look", "pay"]
     assert not (await cash.pay("#1")).is_error
     assert (await desk().pay("#2")).code == "tool_changed"  # and the old one is another one now
     assert len(cash.paid) == 2

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import io
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator
 
 import aiohttp
 import msgspec
@@ -31,7 +31,7 @@ from siafu.gateway.classify import MAX_ERROR_BODY, classify, malformed
 from siafu.gateway.connections import Connection, Connector, connection_in_use, was_closed
 from siafu.gateway.endpoint import Delta, End, EndCallback, Outcome, PlainReply, Reply, ReplyHead
 from siafu.gateway.probe import Offer, clock_ahead, parse_models
-from siafu.gateway.stream import Assembler, SseDecoder, SseEvent
+from siafu.gateway.stream import Assembler, SseDecoder
 from siafu.gateway.upstream import Upstream
 from siafu.gateway.wire import OWN_FIELDS, encode, parse_answer
 from siafu.observe.calls import CallContext
@@ -257,6 +257,10 @@ class StreamReply:
                     raise self._end.error
                 raise StopAsyncIteration
             await self._pump()
+        if self._call.keep_raw:  # what came together goes on together
+            together = Delta(events=tuple(data for delta in self._ready for data in delta.events))
+            self._ready.clear()
+            return together
         return self._ready.popleft()
 
     async def message(self) -> ChatAnswer:
@@ -279,7 +283,14 @@ class StreamReply:
         """Read one piece and take it apart. A failure ends the reply and is told by whoever reads next."""
         try:
             chunk = await self._response.content.readany()
-            self._take_apart(self._decoder.feed(chunk) if chunk else self._decoder.finish())
+            for event in self._decoder.feed(chunk) if chunk else self._decoder.finish():
+                delta = self._assembler.feed(event)
+                if self._assembler.begun and self._first_token is None:
+                    self._first_token = self._clock.now() - self._call.began
+                if self._call.keep_raw:
+                    delta = None if self._assembler.done else Delta(events=(event[1],))
+                if delta is not None:
+                    self._ready.append(delta)
             if self._assembler.done or not chunk:
                 answer = self._assembler.answer()
                 await self._linger()
@@ -291,22 +302,6 @@ class StreamReply:
         except BaseException:
             self._finish("abandoned")
             raise
-
-    def _take_apart(self, events: Sequence[SseEvent]) -> None:
-        kept: list[bytes] = []
-        try:
-            for event in events:
-                delta = self._assembler.feed(event)
-                if self._assembler.begun and self._first_token is None:
-                    self._first_token = self._clock.now() - self._call.began
-                if self._call.keep_raw:
-                    if not self._assembler.done:
-                        kept.append(event[1])
-                elif delta is not None:
-                    self._ready.append(delta)
-        finally:  # what came before an error is told
-            if kept:
-                self._ready.append(Delta(events=tuple(kept)))
 
     def _broke(self, error: BaseException) -> None:
         """The connection broke: a failure, unless the answer was whole and only its usage or `[DONE]` was to come."""

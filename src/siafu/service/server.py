@@ -80,36 +80,38 @@ def _nobody() -> None:
 
 
 class _Joining(asyncio.Transport):
-    """A transport that keeps the head of an answer until its body is written, or the turn of the loop ends: both are
-    one system call, and mostly one packet.
+    """A transport that keeps the head of an answer, and what of its body is written in the same turn of the loop, until
+    the turn ends: one system call, and mostly one packet. Answers of one turn leave together, so the next requests come
+    together, and so do their lines in the ledger.
     """
 
     def __init__(self, inner: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__()
         self._inner = inner
         self._loop = loop
-        self._head = b""
+        self._waiting: list[bytes] = []
         # what the protocol uses beside `write`
         self.get_extra_info, self.is_closing = inner.get_extra_info, inner.is_closing  # type: ignore[method-assign]
         self.pause_reading, self.resume_reading = inner.pause_reading, inner.resume_reading  # type: ignore[method-assign]
         self.abort, self.set_protocol = inner.abort, inner.set_protocol  # type: ignore[method-assign]
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        if not self._head and bytes(data[:5]) == b"HTTP/":
-            self._head = bytes(data)
+        if self._waiting:
+            self._waiting.append(bytes(data))
+        elif bytes(data[:5]) == b"HTTP/":
+            self._waiting.append(bytes(data))
             self._loop.call_soon(self._flush)
-        elif data or self._head:
-            head, self._head = self._head, b""
-            self._inner.write(head + data if head else data)
+        elif data:
+            self._inner.write(data)
 
     def close(self) -> None:
         self._flush()
         self._inner.close()
 
     def _flush(self) -> None:
-        head, self._head = self._head, b""
-        if head:
-            self._inner.write(head)
+        waiting, self._waiting = self._waiting, []
+        if waiting:
+            self._inner.write(b"".join(waiting))
 
 
 def most_connections() -> int:
