@@ -177,7 +177,7 @@ def test_people_hear_of_an_upstream_that_is_gone_once_a_minute_at_most() -> None
             shown(LaneOpened(lane="부산", model=model))
     shown(LaneClosed(lane="seoul#1", reason="access_refused"))
     assert text.getvalue().splitlines() == [
-        "부산: unreachable again and again; tried now and then until it answers",
+        "부산: unreachable again and again; tried now and then",
         "부산 answers again",
         "seoul#1: its key is refused; left out until the key is changed",
     ]

@@ -102,7 +102,7 @@ def parse_line(raw: RawLine) -> Line | None:
     try:
         return Line(raw.number, raw.offset, loads(text, max_bytes=len(data), what=f"line {raw.number}"))
     except SiafuError as error:
-        why = error.message.replace(": line 1 column ", " at column ")
+        why = error.message.replace(" at: line 1 column ", " at column ").replace(": line 1 column ", " at column ")
         why += "" if raw.ended else " (the last line; it has no line end and may be cut)"
         return Line(raw.number, raw.offset, error=LineError(raw.number, error.code, why))
 

@@ -265,7 +265,7 @@ def _window(canary: Canary, seen: Seen) -> str:
     if waits_for(canary, seen) == "samples":
         have = min(seen.old.calls, seen.new.calls)
         return f"{where}: extended since {ends}, as it needs {plan.min_samples:,} calls of each side and has {have:,}"
-    return f"{where}: tested once, at {ends} or when each side has {plan.min_samples:,} calls"
+    return f"{where}: tested once, at {ends} or later, when each side has {plan.min_samples:,} calls"
 
 
 def _rows(old: Numbers, new: Numbers) -> list[tuple[str, str, str]]:

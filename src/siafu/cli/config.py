@@ -37,6 +37,7 @@ Exit code: 0 nothing is wrong, 2 something is.
 )
 def check(
     file: Path | None = typer.Argument(None, metavar="FILE", help="Default: ./siafu.toml", show_default=False),
+    config: Path | None = Config,
     json: bool = AsJson,
 ) -> None:
     """Say everything that is wrong with a settings file."""
@@ -45,7 +46,7 @@ def check(
     from siafu.config.settings import settings_file
     from siafu.errors import InputError
 
-    path = settings_file(file)
+    path = settings_file(file or config)
     if not path.exists():
         raise InputError(f"there is no file {path}; `siafu init` writes one with every setting")
     found = problems(path)

@@ -204,7 +204,7 @@ class Progress:
             if self._clock() - self._told_of.get(event.lane, -math.inf) >= QUIET_SECONDS:
                 self._told_of[event.lane] = self._clock()
                 self._out.add(event.lane)
-                why = _OUT.get(event.reason, f"{event.reason} again and again; tried now and then until it answers")
+                why = _OUT.get(event.reason, f"{event.reason} again and again; tried now and then")
                 self.note(f"{event.lane}: {why}")
         elif isinstance(event, LaneOpened) and event.lane in self._out:
             self._out.remove(event.lane)

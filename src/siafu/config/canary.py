@@ -199,8 +199,10 @@ def checked_sides(settings: Settings, old: str, new: str) -> tuple[str, str]:
     upstreams = list(settings.upstreams)
     places = [old in upstreams, new in upstreams]
     if all(places):
+        if old == new:
+            raise InputError(f"there is nothing to compare: both sides are {old}")
         models = [settings.upstreams[name].models for name in (old, new)]
-        if old == new or (models[0] is not None and models[1] is not None and not set(models[0]) & set(models[1])):
+        if models[0] is not None and models[1] is not None and not set(models[0]) & set(models[1]):
             raise InputError(f"there is nothing to compare: {old} and {new} offer no model in common")
         return f"@{old}", f"@{new}"
     if any(places):

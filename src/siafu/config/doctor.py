@@ -39,7 +39,7 @@ def settings_rows(values: Sequence[Given]) -> list[Row]:
     """Each value that counts, and where it came from. Nothing that could be a secret is shown."""
     winners = {each.name: each for each in values if each.value != {}}  # an empty table sets nothing
     if not winners:
-        return [Row(check="settings", state="ok", found="all defaults: no siafu.toml, SIAFU_* or OPENAI_* sets any")]
+        return [Row(check="settings", state="ok", found="all defaults: no file, SIAFU_* or OPENAI_* changes one")]
     return [
         Row(check=name, state="ok", found=f"{preview(str(shown(each)), 60)}  (from {each.source})")
         for name, each in sorted(winners.items())
