@@ -39,7 +39,7 @@ _Outcome = tuple[Any, Exception | None]
 _DONE: _Outcome = (None, None)
 _CROWD = 8  # rows in a transaction; after so many it pays to wait a moment for more
 _MAX_PAUSE = 0.001  # seconds
-_SWIFT = 0.002  # seconds that a loop may spend on a transaction: a good deal less than the thread would cost it
+_SWIFT = 0.005  # seconds that a loop may spend on a transaction: half of what the thread would have it wait
 _SPELL = 32  # transactions that are the thread's after the loop was slow; doubled while it stays slow
 _MAX_SPELL = 1024
 
