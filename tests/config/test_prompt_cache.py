@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,8 @@ from siafu.gateway.prefix import PromptCache
 from siafu.observe.events import Event, HeadsDiffer, WentFirst, nobody
 from siafu.store.spending import Sums
 from sim import Sim, running_sim
+
+pytestmark = pytest.mark.usefixtures("plain")
 
 AGENTS = 100
 INSTRUCTIONS = "You answer the customers of a shop, in their language. " + " ".join(
@@ -41,14 +42,6 @@ CACHED, FRESH = 150_000, 600_000  # pico-dollars a token
 def sim() -> Any:
     with running_sim(latency="fixed:300ms", keep_bodies=True) as running:
         yield running
-
-
-@pytest.fixture(autouse=True)
-def _plain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in list(os.environ):
-        if name.startswith(("SIAFU_", "OPENAI_")) and name != "SIAFU_CI":
-            monkeypatch.delenv(name)
-    monkeypatch.chdir(tmp_path)
 
 
 def write(settings: str) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import os
 import subprocess
 import sys
 import traceback
@@ -23,6 +22,8 @@ from siafu.observe.calls import CallContext
 from siafu.observe.events import Event, ItemStarted
 from sim import Sim, running_sim
 
+pytestmark = pytest.mark.usefixtures("plain")
+
 ROWS = [{"id": f"r{number}", "text": f"안녕하세요 {number}"} for number in range(12)]
 PROMPT = "Translate into English: {text}"
 
@@ -31,14 +32,6 @@ PROMPT = "Translate into English: {text}"
 def sim() -> Any:
     with running_sim(keep_bodies=True) as running:
         yield running
-
-
-@pytest.fixture(autouse=True)
-def _plain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in list(os.environ):
-        if name.startswith(("SIAFU_", "OPENAI_")) and name != "SIAFU_CI":
-            monkeypatch.delenv(name)
-    monkeypatch.chdir(tmp_path)
 
 
 def key(row: dict[str, Any]) -> Any:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
 
 import pytest
 
-from services import Postgres
+from services import Postgres, new_database
 from siafu.store.records import RunStore
 from siafu.store.sqlite import SqliteStore
 
@@ -54,10 +53,8 @@ def durable(request: pytest.FixtureRequest, tmp_path: Path) -> Backend:
 @pytest.fixture(scope="session")
 def tasks_url(postgres: Postgres) -> Iterator[str]:
     """The address of one PostgreSQL database for all tests of tasks, each of which clears it first."""
-    name = f"t{uuid.uuid4().hex}"
-    with postgres.connect() as connection:
-        connection.execute(f'CREATE DATABASE "{name}"')
-    yield postgres.url(name)
+    with new_database(postgres) as name:
+        yield postgres.url(name)
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

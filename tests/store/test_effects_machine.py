@@ -11,15 +11,15 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from siafu.store import effects as store_module
 from siafu.store.effect_records import Busy, Decision, Dispatch, Effect, EffectAsk, Kept, Stopped
 from siafu.store.effects import approval_of
 
 from .effect_asks import House, ask
+from .machines import any_order, in_order
 
 # The kinds of effects, and what the rule of each says.
 MODES: dict[str, dict[str, Any]] = {
@@ -180,15 +180,7 @@ class World(RuleBasedStateMachine):
 
 
 def test_any_order_of_events_acts_once(sql_url: str) -> None:
-    house = House(sql_url)
-    machine = type("Machine", (World,), {"house": house})
-    few = settings(
-        max_examples=40, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
-    )  # fmt: skip
-    try:
-        run_state_machine_as_test(machine, settings=few)
-    finally:
-        house.database.close()
+    any_order(World, House(sql_url), examples=40)
 
 
 def blind(effect: Effect, *_: Any) -> Decision:
@@ -239,17 +231,7 @@ ARRIVES: Step = (World.arrives, {"data": First(), "ending": "unknown"})
 
 
 def play(url: str, steps: Sequence[Step]) -> None:
-    """The steps one after another, with the invariants after each."""
-    house = House(url)
-    world = type("Machine", (World,), {"house": house})()
-    try:
-        for step, values in steps:
-            step(world, **values)
-            world.nothing_happens_twice()
-            world.what_is_recorded_is_true()
-    finally:
-        world.teardown()
-        house.database.close()
+    in_order(World, House(url), steps, (World.nothing_happens_twice, World.what_is_recorded_is_true))
 
 
 @pytest.mark.parametrize(

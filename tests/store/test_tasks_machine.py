@@ -9,9 +9,8 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from siafu.errors import Fenced
 from siafu.store import tasks as module
@@ -31,6 +30,7 @@ from siafu.store.task_records import (
     Verdict,
 )
 
+from .machines import any_order, in_order
 from .task_house import LEASE, House, new
 
 VERDICTS: dict[str, Verdict] = {
@@ -234,15 +234,7 @@ class World(RuleBasedStateMachine):
 
 
 def test_any_order_of_events(tasks_sql_url: str) -> None:
-    house = House(tasks_sql_url)
-    machine = type("Machine", (World,), {"house": house})
-    few = settings(
-        max_examples=15, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
-    )  # fmt: skip
-    try:
-        run_state_machine_as_test(machine, settings=few)
-    finally:
-        house.database.close()
+    any_order(World, House(tasks_sql_url), examples=15)
 
 
 Step = tuple[Callable[..., Any], dict[str, Any]]
@@ -256,16 +248,7 @@ def end(how: str) -> Step:
 
 
 def play(url: str, steps: Sequence[Step]) -> None:
-    house = House(url)
-    world = type("Machine", (World,), {"house": house})()
-    try:
-        for step, values in steps:
-            step(world, **values)
-            world.the_store_is_as_the_model()
-            world.everything_ends_once()
-    finally:
-        world.teardown()
-        house.database.close()
+    in_order(World, House(url), steps, (World.the_store_is_as_the_model, World.everything_ends_once))
 
 
 def without_epochs(held: Callable[..., Any]) -> Callable[..., Any]:

@@ -8,29 +8,25 @@ measures one crowd in this process, so that its memory is its own, against `siaf
 from __future__ import annotations
 
 import asyncio
-import http.client
 import json
 import resource
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
 
+from siafu.bench.alone import measured
 from siafu.bench.gateway.clients.siafu_path import with_store
-from siafu.bench.gateway.drive import BODY, raise_file_limit
+from siafu.bench.gateway.drive import BODY, raise_file_limit, server_stats
 from siafu.border.text import preview
 from siafu.config.simulated import simulated
-from siafu.errors import MeasurementInvalid
 
 AT_ONCE = 1000  # calls under way at most; the others wait in the limiter
 ANSWER_MS = 200
-MOST_SECONDS = 900.0
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,14 +55,7 @@ def storms(crowds: Sequence[int], seconds: float, say: Callable[[str], None]) ->
         say(f"{agents:,} agents, {agents / seconds:g} requests a second")
         order = json.dumps({"agents": agents, "seconds": seconds})
         command = [sys.executable, "-P", "-m", "siafu.bench.storm", order]
-        try:
-            ended = subprocess.run(command, capture_output=True, timeout=MOST_SECONDS, check=False)
-        except subprocess.TimeoutExpired:
-            raise MeasurementInvalid(f"a storm of {agents:,} did not end within {MOST_SECONDS:.0f} s") from None
-        if ended.returncode:
-            said = ended.stderr.decode("utf-8", "replace").strip().splitlines() or ["no reason given"]
-            raise MeasurementInvalid(f"a storm of {agents:,} failed: {preview(said[-1])}")
-        yield msgspec.json.decode(ended.stdout, type=Row)
+        yield msgspec.json.decode(measured(command, f"a storm of {agents:,}"), type=Row)
 
 
 async def storm(agents: int, seconds: float) -> Row:
@@ -81,7 +70,7 @@ async def storm(agents: int, seconds: float) -> Row:
             began = time.perf_counter()
             answers = await asyncio.gather(*map(call, range(agents)), return_exceptions=True)
             took = time.perf_counter() - began
-            stats = await asyncio.to_thread(_stats, url)
+            stats = await asyncio.to_thread(server_stats, urlsplit(url).port or 80, "/_sim/stats")
     failed = [each for each in answers if isinstance(each, BaseException)]
     return Row(
         agents=agents,
@@ -97,17 +86,6 @@ async def storm(agents: int, seconds: float) -> Row:
         ),
         first_error=preview(f"{type(failed[0]).__name__}: {failed[0]}") if failed else "",
     )
-
-
-def _stats(url: str) -> dict[str, Any]:
-    parts = urlsplit(url)
-    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=30)
-    try:
-        connection.request("GET", "/_sim/stats")
-        stats: dict[str, Any] = json.loads(connection.getresponse().read())
-        return stats
-    finally:
-        connection.close()
 
 
 if __name__ == "__main__":

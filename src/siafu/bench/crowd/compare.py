@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -12,9 +11,9 @@ from typing import Any
 
 import msgspec
 
+from siafu.bench.alone import measured
 from siafu.bench.crowd import run
-from siafu.bench.gateway.compare import RUN_SECONDS, describe, environ, server
-from siafu.border.text import preview
+from siafu.bench.gateway.compare import describe, server
 from siafu.errors import MeasurementInvalid
 
 SPREAD = 0.5  # of the upstream's time: models do not answer in step
@@ -81,16 +80,7 @@ def compare(options: Options) -> Report:
     ):
         order = {"port": port, "waiting": options.waiting, "in_flight": options.in_flight, "calls": 3 * agents}
         command = [sys.executable, "-P", "-m", run.__name__, json.dumps({**order, "folder": folder})]
-        try:
-            ended = subprocess.run(
-                command, capture_output=True, timeout=RUN_SECONDS, check=False, start_new_session=True, env=environ()
-            )
-        except subprocess.TimeoutExpired:
-            raise MeasurementInvalid(f"the crowd did not end within {RUN_SECONDS:.0f} s") from None
-    if ended.returncode:
-        said = ended.stderr.decode("utf-8", "replace").strip().splitlines() or ["no reason given"]
-        raise MeasurementInvalid(f"the crowd failed: {preview(said[-1])}")
-    row = msgspec.json.decode(ended.stdout, type=Row)
+        row = msgspec.json.decode(measured(command, "the crowd"), type=Row)
     row.check(options.in_flight)
     machine["load_after"] = round(os.getloadavg()[0], 2)
     return Report(row=row, machine=machine)

@@ -19,14 +19,13 @@ import aiohttp
 import msgspec
 
 from siafu import __version__
+from siafu.bench.alone import environ, measured
 from siafu.bench.gateway import drive
 from siafu.bench.gateway.figures import RAW, Run, ratios, rows
 from siafu.bench.gateway.peers import PEERS, UVLOOP, environment
-from siafu.border.text import preview
 from siafu.config.collector import THRESHOLDS
 from siafu.errors import ConfigError, MeasurementInvalid
 
-RUN_SECONDS = 900.0
 _CLIENTS = Path(__file__).parent / "clients"
 
 
@@ -138,16 +137,8 @@ def measure(client: Client, *, agents: int, calls: int, port: int, loop: str, ho
         order = {"port": port, "calls": calls, "agents": agents, "loop": loop, "folder": folder}
         order["collector"] = THRESHOLDS  # as in the commands that run agents
         command = [*client.python, drive.__file__, str(client.file), client.function, json.dumps(order)]
-        try:
-            ended = subprocess.run(
-                command, capture_output=True, timeout=RUN_SECONDS, check=False, start_new_session=True, env=environ()
-            )
-        except subprocess.TimeoutExpired:
-            raise MeasurementInvalid(f"{client.name} did not end within {RUN_SECONDS:.0f} s") from None
-    if ended.returncode:
-        said = ended.stderr.decode("utf-8", "replace").strip().splitlines() or ["no reason given"]
-        raise MeasurementInvalid(f"{client.name} failed: {preview(said[-1])}")
-    run = Run(client=client.name, agents=agents, calls=calls, **msgspec.json.decode(ended.stdout))
+        found = msgspec.json.decode(measured(command, client.name))
+    run = Run(client=client.name, agents=agents, calls=calls, **found)
     run.check()
     return run
 
@@ -200,8 +191,3 @@ def _loop(wanted: str) -> str:
     if wanted == "uvloop" and not found:
         raise ConfigError("uvloop is not installed: pip install 'siafu[uvloop]', or use --loop asyncio")
     return "uvloop" if found and wanted != "asyncio" else "asyncio"
-
-
-def environ() -> dict[str, str]:
-    """The server is on this machine: no proxy may stand between."""
-    return {**os.environ, "NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"}

@@ -90,11 +90,11 @@ class Crowd:
         await asyncio.gather(*tasks)
 
 
-def server_stats(port: int) -> dict[str, Any]:
-    """What the server has seen since it was asked the last time."""
+def server_stats(port: int, path: str = "/stats") -> dict[str, Any]:
+    """What the server on this machine says that it has seen; at `/stats`, since it was asked the last time."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
     try:
-        connection.request("GET", "/stats")
+        connection.request("GET", path)
         stats: dict[str, Any] = json.loads(connection.getresponse().read())
         return stats
     finally:

@@ -14,7 +14,8 @@ from typing import Any
 
 import msgspec
 
-from siafu.bench.gateway.compare import describe, environ, server
+from siafu.bench.alone import environ
+from siafu.bench.gateway.compare import describe, server
 from siafu.bench.gateway.drive import BODY, server_stats
 from siafu.bench.gateway.figures import Spread
 from siafu.bench.serve import bare
