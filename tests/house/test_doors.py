@@ -10,7 +10,7 @@ SRC = Path(__file__).parents[2] / "src" / "siafu"
 
 # library -> the places that may import it (file or folder, relative to src/siafu)
 DOORS: dict[str, tuple[str, ...]] = {
-    "aiohttp": ("gateway/transport.py", "gateway/connections.py", "bench/"),
+    "aiohttp": ("gateway/transport.py", "gateway/connections.py", "service/tasks/posting.py", "bench/"),
     "sqlite3": ("store/",),
     "mcp": ("tools/mcp.py", "tools/mcp_connection.py", "apps/support/shop/", "bench/demo/glue.py"),
     "mcp_types": ("tools/mcp.py", "tools/mcp_connection.py", "apps/support/shop/"),

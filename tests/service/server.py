@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import io
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -17,6 +18,7 @@ from siafu.border.secrets import Secret
 from siafu.border.stopping import Stops
 from siafu.config.serving import Departures, Serving
 from siafu.config.swarms import SupportSwarm
+from siafu.config.tasks import TaskHouse
 from siafu.gateway.accounts import Accounts
 from siafu.gateway.chat import ChatRequest
 from siafu.gateway.endpoint import Endpoint, PlainReply, Reply, ReplyHead
@@ -73,11 +75,13 @@ class Served:
         """Status, headers and JSON of one request; a POST of HELLO unless `body` is something else."""
         sent = {name.replace("_", "-"): value for name, value in headers.items()}
         data = body if isinstance(body, bytes) else json.dumps(HELLO if body is None else body).encode()
-        method = method or ("POST" if path.endswith("completions") else "GET")
+        method = method or ("POST" if path.endswith("completions") or body is not None else "GET")
         sent.setdefault("Content-Type", "application/json")
         async with (
             aiohttp.ClientSession() as session,
-            session.request(method, self.url + path, data=data if method == "POST" else None, headers=sent) as reply,
+            session.request(
+                method, self.url + path, data=io.BytesIO(data) if method == "POST" else None, headers=sent
+            ) as reply,
         ):
             text = await reply.read()
             found = {name.lower(): value for name, value in reply.headers.items()}
@@ -95,6 +99,7 @@ async def server(
     grace: float = 5.0,
     spent: tuple[int, int] = (0, 0),
     identity_key: Secret | None = None,
+    tasks: TaskHouse | str = "not in this test",
 ) -> AsyncIterator[Served]:
     """Serve `endpoint`, ended with the block."""
     clock, accounts = SystemClock(), Accounts()
@@ -116,6 +121,7 @@ async def server(
         models=models or listed,
         support=support,
         identity_key=identity_key,
+        tasks=tasks,
         simulated=False,
     )
     ring = KeyRing(parts.keys, clock, open_until_first=True)

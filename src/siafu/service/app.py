@@ -17,20 +17,22 @@ import msgspec
 from siafu.config.serving import Serving
 from siafu.errors import DeadlineReached, SiafuError
 from siafu.observe.calls import CallContext
-from siafu.service.access import KeyRing, check_browser
+from siafu.service.access import Holder, KeyRing, check_browser
 from siafu.service.budgets import Budgets, task_name
 from siafu.service.completions import complete, event
 from siafu.service.exchange import Exchange, Receive, Scope, Send
 from siafu.service.models import Models
+from siafu.service.openapi import document
 from siafu.service.patience import Patience
 from siafu.service.reading import Asked, read_request
-from siafu.service.refusals import INTERNAL, Refused, not_here, refusal
+from siafu.service.refusals import INTERNAL, Refused, refusal
+from siafu.service.route import Route, find
+from siafu.service.routes import ALIVE, CHAT, MODELS, READY, ROUTES
 from siafu.service.swarms import NAMESPACE, SUPPORT, customer_of, customer_request, request_name, send_result
+from siafu.service.tasks.api import MAX_BODY as MAX_TASKS
+from siafu.service.tasks.api import TaskApi
 from siafu.store.client_keys import ClientKey
 
-CHAT, MODELS = "/v1/chat/completions", "/v1/models"
-ALIVE, READY = "/health/liveness", "/health/readiness"
-ROUTES: dict[str, Collection[str]] = {CHAT: ["POST"], MODELS: ["GET"], ALIVE: ["GET"], READY: ["GET"]}
 COMING_BACK = 5.0  # seconds until another process may have taken over
 BODY_SECONDS = 60.0  # for a request's body to arrive
 log = logging.getLogger("siafu")
@@ -61,6 +63,9 @@ class App:
         self._loopback = loopback
         self._budgets = Budgets(parts.accounts, parts.spent, parts.clock)
         self._models = Models(parts.models, () if isinstance(parts.support, str) else (SUPPORT,), parts.clock)
+        self._tasks = (
+            parts.tasks if isinstance(parts.tasks, str) else TaskApi(parts.tasks, parts.identity_key, parts.clock)
+        )
         self._running: dict[str, Exchange] = {}  # by task name
         self._queued = Patience(bounds.queue_seconds, "queue")
         self._arriving = Patience(BODY_SECONDS, "body")
@@ -102,12 +107,15 @@ class App:
         else:
             holder = self._ring.admit(x.headers(b"authorization"), x.address)
             key = None if holder is None else holder.key
-            if method == "GET" and path == MODELS:
+            route, name = find(ROUTES, method, path)
+            if route.path == MODELS:
                 await x.answer(msgspec.json.encode({"object": "list", "data": await self._models.all(key)}))
-            elif method == "GET" and path.startswith(MODELS + "/"):
-                await x.answer(msgspec.json.encode(await self._models.one(path[len(MODELS) + 1 :], key)))
+            elif route.name == "getModel":
+                await x.answer(msgspec.json.encode(await self._models.one(name, key)))
+            elif route.name == "describe":
+                await x.answer(msgspec.json.encode(document()))
             else:
-                raise not_here(method, path, ROUTES)
+                await self._ask_tasks(x, route, name, holder)
 
     def _check_browser(self, host: str, origin: str) -> None:
         if (host, origin) != self._known_caller:  # mostly the same as before
@@ -122,9 +130,7 @@ class App:
     async def _chat(self, x: Exchange) -> None:
         """One completion, from admission to its end."""
         holder = self._ring.admit(x.headers(b"authorization"), x.address)
-        if x.header(b"content-type").partition(";")[0].strip().lower() != "application/json":
-            message = "send the body as JSON, with the header Content-Type: application/json"
-            raise Refused(415, message, code="unsupported_media_type", again=False)
+        _check_json(x)
         key = None if holder is None else holder.key
         task = task_name(key, x.id)
         with self._place(x, task), nullcontext() if holder is None else holder.request(x.arrived):
@@ -170,12 +176,29 @@ class App:
             raise DeadlineReached(f"{SUPPORT} had not answered after {self._bounds.seconds:g} s") from None
         await send_result(x, result, asked, now)
 
+    async def _ask_tasks(self, x: Exchange, route: Route, id: str, holder: Holder | None) -> None:
+        """What is about tasks. A stream that is answered has no place among the requests that are worked on."""
+        if isinstance(self._tasks, str):
+            raise Refused(503, "tasks are not set up here", code="not_set_up", again=False, log=self._tasks)
+        if route.body is not None:
+            _check_json(x)
+        with self._place(x, x.id, MAX_TASKS), nullcontext() if holder is None else holder.request(x.arrived):
+            self._arriving.begin(x.id, x)
+            body = await x.body(MAX_TASKS)
+            self._arriving.end(x.id)
+            stream = await self._tasks.answer(x, route, id, holder, body)
+        if stream is not None:
+            await stream.run()
+
     @contextmanager
-    def _place(self, x: Exchange, task: str) -> Iterator[None]:
-        """A place among the requests that are worked on or wait. Raises: Refused when there is none."""
+    def _place(self, x: Exchange, task: str, most: int | None = None) -> Iterator[None]:
+        """A place among the requests that are worked on or wait. most: bytes of the body, as in `Exchange.size`.
+
+        Raises: Refused when there is none.
+        """
         if self.draining:
             raise self._stopping()
-        size, bounds = x.size(), self._bounds
+        size, bounds = x.size(most), self._bounds
         if len(self._running) >= bounds.at_once or (self._held + size > bounds.held_bytes and self._running):
             raise self._full()
         self._running[task] = x
@@ -225,6 +248,8 @@ class App:
         runs is ended. True when nothing had to be.
         """
         self.draining = True
+        if not isinstance(self._tasks, str):
+            self._tasks.listeners.close()
         ends = [asyncio.ensure_future(each.wait()) for each in (self._idle, hurry)]
         await asyncio.wait(ends, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         for each in ends:
@@ -235,3 +260,10 @@ class App:
         if left:
             await asyncio.wait([asyncio.ensure_future(self._idle.wait())], timeout=5.0)
         return not left
+
+
+def _check_json(x: Exchange) -> None:
+    """Raises: Refused. A page of another site cannot send JSON without asking first."""
+    if x.header(b"content-type").partition(";")[0].strip().lower() != "application/json":
+        message = "send the body as JSON, with the header Content-Type: application/json"
+        raise Refused(415, message, code="unsupported_media_type", again=False)

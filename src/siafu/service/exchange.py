@@ -79,19 +79,21 @@ class Exchange:
         self._task = None
         self.scope.pop(GONE, None)
 
-    def size(self) -> int:
-        """Bytes that the body may have: what its length says, the most that is allowed when it does not.
+    def size(self, most: int | None = None) -> int:
+        """Bytes that the body may have: what its length says, `most` when it does not. most: None = MAX_BODY.
 
         Raises: Refused when that is too much.
         """
+        most = most or MAX_BODY
         told = self.header(b"content-length")
-        size = int(told) if told.isdigit() else MAX_BODY
-        if size > MAX_BODY:
-            raise _too_large()
+        size = int(told) if told.isdigit() else most if self.header(b"transfer-encoding") else 0
+        if size > most:
+            raise _too_large(most)
         return size
 
-    async def body(self) -> bytes:
-        """The whole body. Raises: Refused when it is too large."""
+    async def body(self, most: int | None = None) -> bytes:
+        """The whole body. most: as in `size`. Raises: Refused when it is too large."""
+        most = most or MAX_BODY
         pieces: list[bytes] = []
         size, more = 0, True
         while more:
@@ -102,8 +104,8 @@ class Exchange:
             pieces.append(message.get("body", b""))
             size += len(pieces[-1])
             more = message.get("more_body", False)
-            if size > MAX_BODY:
-                raise _too_large()
+            if size > most:
+                raise _too_large(most)
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     async def begin(self, status: int, headers: Sequence[Header]) -> None:
@@ -125,5 +127,5 @@ class Exchange:
         await self.answer(refused.body(), [*refused.headers(), *headers], status=refused.status)
 
 
-def _too_large() -> Refused:
-    return Refused(413, f"a body may have at most {MAX_BODY:,} bytes", code="too_large", again=False)
+def _too_large(most: int) -> Refused:
+    return Refused(413, f"a body may have at most {most:,} bytes", code="too_large", again=False)

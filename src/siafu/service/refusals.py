@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import msgspec
 
 from siafu.border.secrets import redact
 from siafu.border.text import clean
-from siafu.errors import ModelError, SiafuError
+from siafu.errors import ModelError, QueueFull, SiafuError
 
+QUEUE_SECONDS = 5.0  # until a full queue may have room again, when it does not say
 _MORE = "; siafu's log has more under this request id"
 INTERNAL = "something went wrong inside siafu" + _MORE
 # in place of words that name addresses, keys and what else is no client's business
@@ -30,7 +30,7 @@ _RETRY = b"x-should-retry"  # OpenAI's clients obey it
 class Refused(Exception):
     """An answer other than the one that was wanted. `wait`: seconds after which asking again makes sense, None = not
     known. `again`: False = asking the same again will not help, whatever the status suggests. `log`: what the client is
-    not told.
+    not told. `allow`: the methods that are taken instead.
     """
 
     def __init__(
@@ -52,6 +52,7 @@ class Refused(Exception):
         self.wait = wait
         self.again = again
         self.log = log
+        self.allow = ""
 
     def body(self) -> bytes:
         """`{"error": {"message", "type", "param", "code"}}`."""
@@ -66,6 +67,8 @@ class Refused(Exception):
             found.append((_RETRY, b"false"))
         if self.status == 401:
             found.append((b"www-authenticate", b"Bearer"))
+        if self.allow:
+            found.append((b"allow", self.allow.encode()))
         return found
 
     def _type(self) -> str:
@@ -81,6 +84,7 @@ _NO_MONEY = ("insufficient_quota", "budget_reached")
 _ANSWERS: dict[str, tuple[int, str | None, bool]] = {
     "rate_limited": (429, "rate_limit_exceeded", True),
     "overloaded": (503, None, True),
+    "queue_full": (429, None, True),
     "quota_exhausted": (429, "insufficient_quota", False),
     "budget_reached": (429, None, False),
     "access_refused": (502, None, False),  # siafu's key, not the client's
@@ -110,6 +114,7 @@ def refusal(error: SiafuError) -> Refused:
     with which key) is not repeated; what an endpoint itself says is.
     """
     found = told(error.code, error.message)
+    found.wait = getattr(error, "retry_after", QUEUE_SECONDS) if isinstance(error, QueueFull) else None
     if not isinstance(error, ModelError):
         return found
     if error.code == "upstream_fault" and error.status is not None:
@@ -138,14 +143,3 @@ def told(code: str, message: str) -> Refused:
 def invalid(param: str, message: str) -> Refused:
     """For a field of the body that is wrong."""
     return Refused(400, message, code="invalid_value", param=param, again=False)
-
-
-def not_here(method: str, path: str, known: dict[str, Any]) -> Refused:
-    """For a path that is not served: says what is, and which one was probably meant. known: path -> its methods."""
-    if path in known:
-        allowed = " or ".join(sorted(known[path]))
-        return Refused(405, f"{path} takes {allowed}, not {method}", code="method_not_allowed", again=False)
-    tail = "/" + path.strip("/").removeprefix("v1/")
-    near = next((name for name in known if name.endswith(tail) and tail != "/"), None)
-    hint = f"did you mean {near}? A client's base URL ends with /v1." if near else "It serves " + ", ".join(known) + "."
-    return Refused(404, f"there is no {method} {path[:100]} here. {hint}", code="unknown_url", again=False)

@@ -1,0 +1,94 @@
+"""`/openapi.json`: written from the routes, and from the types by which requests are read and answers made."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from siafu import __version__
+from siafu.service.route import Route
+from siafu.service.routes import ROUTES
+from siafu.service.shapes import ErrorBody, components
+
+_JSON, _EVENTS = "application/json", "text/event-stream"
+_WAIT = {
+    "Retry-After": {
+        "description": "Seconds until asking again makes sense",
+        "schema": {"type": "integer", "minimum": 1},
+    }
+}
+_NAMES = {"id": {"type": "string", "pattern": "^t_[0-9a-f]{32}$"}, "model": {"type": "string", "minLength": 1}}
+
+
+def document(routes: Sequence[Route] = ROUTES) -> dict[str, Any]:
+    """The description in OpenAPI 3.1."""
+    types = [kind for route in routes for kind in (route.body, *route.says.values()) if kind is not None]
+    schemas, named = components([ErrorBody, *types])
+    found = dict(zip(map(repr, [ErrorBody, *types]), schemas, strict=True))
+    paths: dict[str, Any] = {}
+    for route in routes:
+        paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, found)
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "siafu",
+            "version": __version__,
+            "description": "An OpenAI-compatible endpoint with limits, budgets and tasks. On loopback no key is needed "
+            "until one was made.",
+        },
+        "paths": paths,
+        "components": {
+            "schemas": named,
+            "securitySchemes": {"clientKey": {"type": "http", "scheme": "bearer"}},
+            "responses": {
+                "Refused": {
+                    "description": "Refused",
+                    "headers": _WAIT,
+                    "content": {_JSON: {"schema": found[repr(ErrorBody)]}},
+                }
+            },
+        },
+        "security": [{"clientKey": []}],
+    }
+
+
+def _operation(route: Route, schemas: dict[str, Any]) -> dict[str, Any]:
+    answers: dict[str, Any] = {}
+    for status, kind in route.says.items():
+        answers[str(status)] = {"description": route.summary}
+        if kind is not None:
+            content = {} if route.stream == "only" else {_JSON: {"schema": schemas[repr(kind)]}}
+            if route.stream:
+                content[_EVENTS] = {"schema": {"type": "string"}}
+            if route.stream == "only":
+                content[_EVENTS]["x-data"] = schemas[repr(kind)]  # of each event
+            answers[str(status)]["content"] = content
+    refused = {"$ref": "#/components/responses/Refused"}
+    told: dict[str, Any] = {
+        "operationId": route.name,
+        "summary": route.summary,
+        "parameters": _parameters(route),
+        "responses": answers | {"4XX": refused, "5XX": refused},
+    }
+    if route.body is not None:
+        told["requestBody"] = {"required": True, "content": {_JSON: {"schema": schemas[repr(route.body)]}}}
+    if route.open:
+        told["security"] = []
+    return told
+
+
+def _parameters(route: Route) -> list[dict[str, Any]]:
+    named = [name for name in _NAMES if f"{{{name}}}" in route.path]
+    found: list[dict[str, Any]] = [
+        {"name": name, "in": "path", "required": True, "schema": _NAMES[name]} for name in named
+    ]
+    if route.query is not None:
+        _, inner = components([route.query])
+        for name, schema in inner[route.query.__name__]["properties"].items():
+            choices = [each for each in schema.get("anyOf", [schema]) if each != {"type": "null"}]
+            found.append({"name": name, "in": "query", "required": False, "schema": choices[0]})
+    found += [
+        {"name": name, "in": "header", "required": False, "description": text, "schema": {"type": "string"}}
+        for name, text in route.headers.items()
+    ]
+    return found
