@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Mapping
 import msgspec
 
 from siafu.config.settings import Settings
-from siafu.config.webhooks import Webhook, webhooks
+from siafu.config.webhooks import Webhook, webhook
 from siafu.errors import StoreError
 from siafu.queue.doorbell import Doorbell, ringing
 from siafu.store.database import Database
@@ -65,7 +65,7 @@ async def task_house(settings: Settings) -> AsyncIterator[TaskHouse | str]:
 
     Raises: ConfigError for webhooks that cannot be used.
     """
-    told = webhooks(settings)
+    told = {name: webhook(name, given) for name, given in settings.webhooks.items()}
     async with contextlib.AsyncExitStack() as stack:
         house: TaskHouse | str
         try:

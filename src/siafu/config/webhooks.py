@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import base64
 import contextlib
-from collections.abc import Mapping
 from urllib.parse import urlsplit
 
 import msgspec
 
 from siafu.border.secrets import Secret
 from siafu.border.urls import check_web_url, is_loopback, is_public
-from siafu.config.settings import Settings, resolve
+from siafu.config.sections import WebhookSettings
+from siafu.config.settings import resolve
 from siafu.errors import ConfigError
 
 _PREFIX = "whsec_"
@@ -29,23 +29,20 @@ class Webhook(msgspec.Struct, frozen=True, kw_only=True):
     anywhere: bool
 
 
-def webhooks(settings: Settings) -> Mapping[str, Webhook]:
-    """By name. Raises: ConfigError."""
-    found = {}
-    for name, given in settings.webhooks.items():
-        place = f"webhooks.{name}"
-        check_web_url(given.url, f"{place}.url", like="https://host/path", instead="its deliveries are signed")
-        host = urlsplit(given.url).hostname or ""
-        anywhere = given.allow_private or is_loopback(host)
-        if not anywhere and _is_private(host):
-            raise ConfigError(f"{place}.url names an address of no public network; if it shall: allow_private = true")
-        found[name] = Webhook(
-            url=given.url,
-            secret=_checked_secret(resolve(given.secret, f"{place}.secret"), f"{place}.secret"),
-            tenants=None if given.tenants is None else tuple(given.tenants),
-            anywhere=anywhere,
-        )
-    return found
+def webhook(name: str, given: WebhookSettings) -> Webhook:
+    """One of them. Raises: ConfigError."""
+    place = f"webhooks.{name}"
+    check_web_url(given.url, f"{place}.url", like="https://host/path", instead="its deliveries are signed")
+    host = urlsplit(given.url).hostname or ""
+    anywhere = given.allow_private or is_loopback(host)
+    if not anywhere and _is_private(host):
+        raise ConfigError(f"{place}.url names an address of no public network; if it shall: allow_private = true")
+    return Webhook(
+        url=given.url,
+        secret=_checked_secret(resolve(given.secret, f"{place}.secret"), f"{place}.secret"),
+        tenants=None if given.tenants is None else tuple(given.tenants),
+        anywhere=anywhere,
+    )
 
 
 def signing_key(secret: Secret) -> bytes:

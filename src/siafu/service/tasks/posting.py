@@ -4,6 +4,7 @@ unless that is allowed. The address that was checked is the one that is connecte
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Mapping
 from socket import AddressFamily
 
@@ -31,7 +32,7 @@ class _PublicOnly(AbstractResolver):
         found = await self._inner.resolve(host, port, family)
         public = [each for each in found if is_public(each["host"])]
         if not public:
-            raise OSError(f"{preview(host, 100)} has an address of no public network")
+            raise OSError(errno.EACCES, f"{preview(host, 100)} has an address of no public network")
         return public
 
     async def close(self) -> None:
