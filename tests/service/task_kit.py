@@ -11,6 +11,7 @@ from typing import Any
 from siafu.border.secrets import Secret
 from siafu.config.tasks import TaskHouse
 from siafu.config.webhooks import Webhook
+from siafu.gateway.endpoint import Endpoint
 from siafu.queue.doorbell import Doorbell
 from siafu.store.client_keys import KeyTerms
 from siafu.store.database import Database
@@ -80,13 +81,13 @@ def house_over(database: Database, *, webhooks: Mapping[str, Webhook] | None = N
 
 @contextlib.asynccontextmanager
 async def tasked(
-    folder: Path, *, webhooks: Mapping[str, Webhook] | None = None, **options: Any
+    folder: Path, *, webhooks: Mapping[str, Webhook] | None = None, endpoint: Endpoint | None = None, **options: Any
 ) -> AsyncIterator[Tasked]:
     """options: of the store of tasks."""
     place = folder / "일감.db"
     database = await asyncio.to_thread(Database, place, MIGRATIONS, what="the test's tasks", schema="tasks")
     house = house_over(database, webhooks=webhooks, **options)
-    async with server(folder, tasks=house, identity_key=IDENTITY) as served:
+    async with server(folder, endpoint, tasks=house, identity_key=IDENTITY) as served:
         yield Tasked(served, house, database)
     await house.store.aclose()
     await database.aclose()

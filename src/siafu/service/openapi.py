@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
+
 from siafu import __version__
 from siafu.service.route import Route
 from siafu.service.routes import ROUTES
-from siafu.service.shapes import ErrorBody, components
+from siafu.service.shapes import ErrorBody
 
 _JSON, _EVENTS = "application/json", "text/event-stream"
 _WAIT = {
@@ -21,15 +23,15 @@ _NAMES = {"id": {"type": "string", "pattern": "^t_[0-9a-f]{32}$"}, "model": {"ty
 
 
 def document(routes: Sequence[Route] = ROUTES) -> dict[str, Any]:
-    """The description in OpenAPI 3.1."""
+    """The description in OpenAPI 3.2, the first that can say what events of a stream are."""
     types = [kind for route in routes for kind in (route.body, *route.says.values()) if kind is not None]
-    schemas, named = components([ErrorBody, *types])
+    schemas, named = _components([ErrorBody, *types])
     found = dict(zip(map(repr, [ErrorBody, *types]), schemas, strict=True))
     paths: dict[str, Any] = {}
     for route in routes:
         paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, found)
     return {
-        "openapi": "3.1.0",
+        "openapi": "3.2.0",
         "info": {
             "title": "siafu",
             "version": __version__,
@@ -52,6 +54,11 @@ def document(routes: Sequence[Route] = ROUTES) -> dict[str, Any]:
     }
 
 
+def _components(types: Sequence[Any]) -> tuple[tuple[dict[str, Any], ...], dict[str, Any]]:
+    """The JSON Schemas of `types`, and of what they refer to, by name."""
+    return msgspec.json.schema_components(types, ref_template="#/components/schemas/{name}")
+
+
 def _operation(route: Route, schemas: dict[str, Any]) -> dict[str, Any]:
     answers: dict[str, Any] = {}
     for status, kind in route.says.items():
@@ -59,9 +66,7 @@ def _operation(route: Route, schemas: dict[str, Any]) -> dict[str, Any]:
         if kind is not None:
             content = {} if route.stream == "only" else {_JSON: {"schema": schemas[repr(kind)]}}
             if route.stream:
-                content[_EVENTS] = {"schema": {"type": "string"}}
-            if route.stream == "only":
-                content[_EVENTS]["x-data"] = schemas[repr(kind)]  # of each event
+                content[_EVENTS] = {"itemSchema": _event(schemas[repr(kind)] if route.stream == "only" else {})}
             answers[str(status)]["content"] = content
     refused = {"$ref": "#/components/responses/Refused"}
     told: dict[str, Any] = {
@@ -83,12 +88,17 @@ def _parameters(route: Route) -> list[dict[str, Any]]:
         {"name": name, "in": "path", "required": True, "schema": _NAMES[name]} for name in named
     ]
     if route.query is not None:
-        _, inner = components([route.query])
+        _, inner = _components([route.query])
         for name, schema in inner[route.query.__name__]["properties"].items():
             choices = [each for each in schema.get("anyOf", [schema]) if each != {"type": "null"}]
             found.append({"name": name, "in": "query", "required": False, "schema": choices[0]})
-    found += [
-        {"name": name, "in": "header", "required": False, "description": text, "schema": {"type": "string"}}
-        for name, text in route.headers.items()
-    ]
+    for name, kind in route.headers.items():
+        found.append({"name": name, "in": "header", "required": False, "schema": msgspec.json.schema(kind)})
     return found
+
+
+def _event(data: dict[str, Any]) -> dict[str, Any]:
+    """One event of a stream, whose data are JSON text."""
+    text = {"type": "string"} | ({"contentMediaType": _JSON, "contentSchema": data} if data else {})
+    properties = {"data": text, "event": {"type": "string"}, "id": {"type": "string"}}
+    return {"type": "object", "properties": properties}

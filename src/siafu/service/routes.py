@@ -6,6 +6,7 @@ from typing import Any
 
 from siafu.service import shapes
 from siafu.service.route import Route
+from siafu.service.shapes import word
 from siafu.service.tasks.api import ROUTES as TASKS
 
 CHAT, MODELS, DESCRIPTION = "/v1/chat/completions", "/v1/models", "/openapi.json"
@@ -16,8 +17,8 @@ ROUTES = (
         method="POST", path=CHAT, name="createChatCompletion", body=shapes.ChatBody, says={200: dict[str, Any]},
         summary="Complete a chat; all but the model is passed on to the endpoint behind", stream="may",
         headers={
-            "idempotency-key": "A swarm's effects happen once, however often it is asked under the same key",
-            "x-siafu-customer": "For siafu/support: a signed token that proves for which customer",
+            "idempotency-key": word("A swarm's effects happen once, however often it is asked under the same key"),
+            "x-siafu-customer": word("For siafu/support: a signed token that proves for which customer"),
         },
     ),
     Route(method="GET", path=MODELS, name="listModels", summary="List models and swarms", says={200: shapes.Models}),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from typing import Annotated, Any, Literal, TypeVar
 from urllib.parse import parse_qsl
 
@@ -54,6 +53,11 @@ class Health(msgspec.Struct, frozen=True):
     status: Literal["ok"] = "ok"
 
 
+def word(means: str, **bounds: Any) -> Any:
+    """The type of a header. bounds: as `msgspec.Meta` has them."""
+    return Annotated[str, msgspec.Meta(description=means, **bounds)]
+
+
 def read_body(body: bytes, kind: Any) -> Any:
     """The body of a request as `kind`. Raises: Refused naming the place of what is wrong."""
     try:
@@ -79,14 +83,14 @@ def read_query(query: bytes, kind: type[T]) -> T:
         raise _wrong(str(error)) from None
 
 
+def given(query: msgspec.Struct, *names: str) -> dict[str, str]:
+    """Those parameters that were given."""
+    return {name: value for name in names if (value := getattr(query, name)) is not msgspec.UNSET}
+
+
 def _wrong(text: str) -> Refused:
     found = _PLACE.search(text)
     place, text = (found[2], text[: found.start()]) if found else ("", text)
     if unknown := _UNKNOWN.match(text):
         place, text = f"{place}.{unknown[1][:100]}".lstrip("."), "there is no such field"
     return invalid(place or "body", f"{place or 'the body'}: {text[:1].lower()}{text[1:]}")
-
-
-def components(types: Sequence[Any]) -> tuple[tuple[dict[str, Any], ...], dict[str, Any]]:
-    """The JSON Schemas of `types`, and of what they refer to, by name."""
-    return msgspec.json.schema_components(types, ref_template="#/components/schemas/{name}")

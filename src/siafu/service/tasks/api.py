@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import re
 import uuid
 from collections.abc import Sequence
 from typing import Any
@@ -19,7 +20,7 @@ from siafu.service.access import Holder
 from siafu.service.exchange import Exchange
 from siafu.service.refusals import INTERNAL, Refused, invalid
 from siafu.service.route import Route
-from siafu.service.shapes import read_body, read_query
+from siafu.service.shapes import given, read_body, read_query, word
 from siafu.service.swarms import CUSTOMER, SUPPORT, customer_of
 from siafu.service.tasks import shapes
 from siafu.service.tasks.events import Listeners, Stream
@@ -40,14 +41,18 @@ from siafu.store.task_records import TERMINAL, NewTask, NotAccepted
 TASKS, EVENTS = "/v1/swarm/tasks", "/v1/swarm/events"
 MAX_BODY = 2**20  # bytes
 NOTICE_SECONDS = 60.0  # between two warnings that nobody works
-_WHO = {CUSTOMER.decode(): "A signed token that proves for which customer; see `siafu keys sign`"}
-_FROM = {"last-event-id": "The id of the last event that was seen; the stream goes on behind it"}
+MAX_ONCE = 255  # characters
+_WHO = {CUSTOMER.decode(): word("A signed token that proves for which customer; see `siafu keys sign`")}
+_ONCE = word("Names tasks without an id: sent again they are the same", max_length=MAX_ONCE)
+_FROM = {
+    "last-event-id": word("The id of the last event that was seen; it goes on behind it", pattern=f"{shapes.PLACE}|^$")
+}
 _ONE = {200: shapes.TaskShown}
 ROUTES = (
     Route(
         method="POST", path=TASKS, name="submitTasks", summary="Submit a task, or a list of them",
         body=Submission, says={202: shapes.TaskShown | TasksTaken},
-        headers={"idempotency-key": "Names tasks without an id: sent again they are the same", **_WHO},
+        headers={"idempotency-key": _ONCE, **_WHO},
     ),
     Route(method="GET", path=TASKS, name="listTasks", summary="List tasks", query=PageQuery, says={200: TaskPage}),
     Route(method="GET", path=TASKS + "/{id}", name="getTask", summary="Look at a task", says=_ONE),
@@ -106,8 +111,8 @@ class TaskApi:
         many = asked if isinstance(asked, list) else [asked]
         _check_terms(holder)
         once = x.header(b"idempotency-key")
-        if len(once) > 255:
-            raise invalid("idempotency-key", "the header Idempotency-Key has at most 255 characters")
+        if len(once) > MAX_ONCE:
+            raise invalid("idempotency-key", f"the header Idempotency-Key has at most {MAX_ONCE} characters")
         names = [each.id or (_name(once, n) if once else f"req_{uuid.uuid4().hex}") for n, each in enumerate(many)]
         if twice := {name for n, name in enumerate(names) if (many[n].run, name) in _before(many, names, n)}:
             raise invalid("id", f"two tasks of the list have the id {min(twice)[:60]!r} in one run")
@@ -158,14 +163,14 @@ class TaskApi:
 
     async def _list(self, x: Exchange, holder: Holder | None) -> None:
         query = read_query(x.scope["query_string"], PageQuery)
-        after = None if query.after is None else shapes.read_cursor(query.after)
-        filters = {name: getattr(query, name) for name in ("run", "state", "kind") if getattr(query, name) is not None}
+        after = shapes.read_cursor(query.after) if query.after else None
+        filters = given(query, "run", "state", "kind")
         found = await self._house.views.page(whose(holder), filters, limit=query.limit + 1, after=after)
         page = found[: query.limit]
         told = TaskPage(
             data=[shown(each) for each in page],
             has_more=len(found) > len(page),
-            next=shapes.cursor(page[-1]) if page else query.after,
+            next=shapes.cursor(page[-1]) if page else query.after or None,
         )
         await x.answer(msgspec.json.encode(told))
 
@@ -184,12 +189,12 @@ class TaskApi:
 
     async def _follow(self, x: Exchange, holder: Holder | None) -> Stream:
         query = read_query(x.scope["query_string"], shapes.EventsQuery)
-        filters = {name: getattr(query, name) for name in ("run", "kind") if getattr(query, name) is not None}
-        return await self.listeners.join(x, whose(holder), filters, holder, after=_after(x, query.after))
+        filters = given(query, "run", "kind")
+        return await self.listeners.join(x, whose(holder), filters, holder, after=_after(x, query))
 
     async def _follow_one(self, x: Exchange, id: str, holder: Holder | None) -> Stream | None:
         query = read_query(x.scope["query_string"], shapes.OneQuery)
-        after = _after(x, query.after)
+        after = _after(x, query)
         task = await self._task(id, holder)
         stream = await self.listeners.join(x, whose(holder), {"id": task.id}, holder, after=after or 0)
         if task.state not in TERMINAL or await stream.any_left():
@@ -234,11 +239,11 @@ def _before(many: Sequence[TaskBody], names: Sequence[str], n: int) -> set[tuple
     return {(each.run, name) for each, name in zip(many[:n], names[:n], strict=True)}
 
 
-def _after(x: Exchange, asked: str | None) -> int | None:
+def _after(x: Exchange, query: shapes.OneQuery | shapes.EventsQuery) -> int | None:
     """The place that a client has seen; None = it says none. Raises: Refused."""
-    text = x.header(b"last-event-id") or asked
+    text = x.header(b"last-event-id") or given(query, "after").get("after")
     if not text:
         return None
-    if not (text.isascii() and text.isdigit() and len(text) <= 18):
+    if not re.search(shapes.PLACE, text):
         raise invalid("last-event-id", "Last-Event-ID is the id of an event that was seen")
     return int(text)

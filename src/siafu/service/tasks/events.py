@@ -20,7 +20,7 @@ from siafu.pace.clock import Clock
 from siafu.queue.doorbell import Doorbell
 from siafu.service.access import Holder
 from siafu.service.exchange import Exchange
-from siafu.service.refusals import Refused, invalid
+from siafu.service.refusals import Refused
 from siafu.service.tasks.shapes import event_shown
 from siafu.store.task_events import TaskEvent, TaskViews, Whose
 from siafu.store.task_records import TERMINAL
@@ -66,7 +66,8 @@ class Listeners:
         try:
             last = await self.views.settle()
             if after is not None and after > last:
-                raise invalid("last-event-id", f"no event has the id {after} yet: the database is another one by now")
+                message = f"no event has the id {after} yet; is the database another one by now?"
+                raise Refused(409, message, code="event_unknown", param="last-event-id", again=False)
         except BaseException:
             stream.leave()
             raise

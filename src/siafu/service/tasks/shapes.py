@@ -6,6 +6,7 @@ import base64
 from typing import Annotated, Any, Literal
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from siafu.apps.support.requests import KIND, LIMITS
 from siafu.errors import DeadlineReached
@@ -17,6 +18,7 @@ MOST = 100  # tasks of one request, or page
 MAX_RUN, MAX_NAME = 64, 128  # characters; with a customer's name they are a key of 400
 # Words that are about the task alone, and may be told to whoever submitted it.
 _OWN_WORDS = ("cancelled", "need_failed", "worker_lost", "customer_forgotten", DeadlineReached.code)
+PLACE = "^[0-9]{1,18}$"  # of an event
 BOUND = "\x1f"  # between the name of a task and the customer whom its key is for
 _LINE = r"^[^\x00-\x1f\x7f]*[^\s\x00-\x1f\x7f][^\x00-\x1f\x7f]*$"  # one line that is not blank
 
@@ -107,24 +109,24 @@ class PageQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """after: `next` of the page before."""
 
     limit: Annotated[int, msgspec.Meta(ge=1, le=MOST)] = 20
-    after: Annotated[str, msgspec.Meta(max_length=200)] | None = None
-    run: Annotated[str, msgspec.Meta(max_length=400)] | None = None
-    state: State | None = None
-    kind: Annotated[str, msgspec.Meta(max_length=400)] | None = None
+    after: Annotated[str, msgspec.Meta(max_length=200)] | UnsetType = UNSET
+    run: Annotated[str, msgspec.Meta(max_length=400)] | UnsetType = UNSET
+    state: State | UnsetType = UNSET
+    kind: Annotated[str, msgspec.Meta(max_length=400)] | UnsetType = UNSET
 
 
 class EventsQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """after: as Last-Event-ID, for clients that cannot set it; 0 = all that is kept."""
 
-    after: Annotated[str, msgspec.Meta(pattern="^[0-9]{1,18}$")] | None = None
-    run: Annotated[str, msgspec.Meta(max_length=400)] | None = None
-    kind: Annotated[str, msgspec.Meta(max_length=400)] | None = None
+    after: Annotated[str, msgspec.Meta(pattern=PLACE)] | UnsetType = UNSET
+    run: Annotated[str, msgspec.Meta(max_length=400)] | UnsetType = UNSET
+    kind: Annotated[str, msgspec.Meta(max_length=400)] | UnsetType = UNSET
 
 
 class OneQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """after: as Last-Event-ID, for clients that cannot set it."""
 
-    after: Annotated[str, msgspec.Meta(pattern="^[0-9]{1,18}$")] | None = None
+    after: Annotated[str, msgspec.Meta(pattern=PLACE)] | UnsetType = UNSET
 
 
 class TaskNamed(msgspec.Struct, frozen=True, kw_only=True):
