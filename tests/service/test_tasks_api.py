@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import http.client
 import json
 import time
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -219,7 +222,7 @@ async def test_a_key_that_may_not_use_the_swarm_may_not_submit(tmp_path: Path, t
 async def test_a_key_makes_so_many_requests_a_minute(tmp_path: Path) -> None:
     async with tasked(tmp_path) as at:
         auth = await at.key(rpm=2)
-        assert [(await at.ask(path, **auth))[0] for path in (TASKS, EVENTS + "?after=9", TASKS)] == [200, 400, 429]
+        assert [(await at.ask(path, **auth))[0] for path in (TASKS, EVENTS + "?after=9", TASKS)] == [200, 409, 429]
 
 
 async def test_cancel_and_retry(tmp_path: Path) -> None:
@@ -292,3 +295,45 @@ async def test_sec37_a_store_that_fails_is_told_as_such_and_no_more(
         status, headers, told = await at.ask(TASKS, asked(), **auth)
         assert (status, told["error"]["code"], "x-should-retry" in headers) == (503, "store_unavailable", False)
         assert "/secret" not in str(told) and "/secret/tasks.db" in caplog.text
+
+
+def verbatim(url: str, path: str, headers: dict[str, str]) -> tuple[int, str]:
+    """What is answered to a path that no client has put in order."""
+    where = urlsplit(url)
+    connection = http.client.HTTPConnection(where.hostname or "", where.port, timeout=10)
+    with contextlib.closing(connection):
+        connection.request("GET", path, headers=headers)
+        reply = connection.getresponse()
+        return reply.status, reply.read().decode()
+
+
+async def test_sec29_what_stands_for_an_id_is_no_path(tmp_path: Path) -> None:
+    async with tasked(tmp_path) as at:
+        auth = await at.key()
+        task = (await at.submit(auth, "r1"))["id"]
+        odd = ["..", "../..", "%2e%2e%2f%2e%2e%2fetc%2fpasswd", "..%5c..%5c", "%00", "t_%00", "%252e%252e", "*", "%ff"]
+        for id in [*odd, f"{task}%00", f"{task}/..", task.upper(), task[:-1], "%ed%a0%80", "%ea%b0%80" * 1000]:
+            for tail in ("", "/events"):
+                status, told = await asyncio.to_thread(verbatim, at.served.url, f"{TASKS}/{id}{tail}", auth)
+                assert (status, json.loads(told)["error"]["type"]) == (404, "invalid_request_error"), (id, told)
+        assert (await asyncio.to_thread(verbatim, at.served.url, f"{TASKS}/{task}", auth))[0] == 200
+
+
+async def test_sec34_a_wrong_key_is_told_the_same_whatever_is_wrong_with_it(tmp_path: Path) -> None:
+    async with tasked(tmp_path) as at:
+        good = await at.key()
+        await at.key(name="old")
+        old = (await at.served.parts.keys.all())[-1]
+        await at.served.parts.keys.revoke(old.id)
+        await at.served.ring.refresh()
+        near = good["Authorization"][:-1] + ("x" if good["Authorization"][-1] != "x" else "y")
+        wrong = [near, "Bearer sk-siafu-" + "A" * 43, "Bearer x", "Bearer ", "Basic eDp5", "Bearer " + "한" * 9]
+        told = []
+        for auth in wrong:
+            text = auth.encode().decode("latin-1")
+            status, headers, body = await at.ask(TASKS, Authorization=text)
+            told.append((status, headers["www-authenticate"], json.dumps(body)))
+        assert len(set(told)) == 1 and told[0][0] == 401
+        found = [(await at.ask(TASKS, Authorization="Bearer wrong"))[0] for _ in range(30)]
+        assert found.count(429) > 5 and set(found) == {401, 429}
+        assert (await at.ask(TASKS, **good))[0] == 200

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import socket
+import struct
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -135,7 +137,7 @@ async def test_whether_read_from_the_window_or_the_store_nothing_is_left_out(
         assert again.events == heard.events
 
 
-@pytest.mark.parametrize(("given", "status"), [("x", 400), ("-1", 400), ("1" * 19, 400), ("99", 400), ("0", 200)])
+@pytest.mark.parametrize(("given", "status"), [("x", 400), ("-1", 400), ("1" * 19, 400), ("99", 409), ("0", 200)])
 async def test_a_place_that_never_was_is_refused(tmp_path: Path, given: str, status: int) -> None:
     async with tasked(tmp_path) as at, listening(at, **{"Last-Event-ID": given}) as heard:
         assert heard.status == status
@@ -221,3 +223,30 @@ async def test_who_takes_nothing_in_holds_back_a_page_and_is_cut_off(
             await at.submit(auth, "r1")
             await until(lambda: len(heard.events) == 1)
         writer.close()
+
+
+async def test_f54_streams_that_are_dropped_leave_nothing_behind(tmp_path: Path) -> None:
+    async with tasked(tmp_path) as at:
+        auth = await at.key()
+        where = urlsplit(at.served.url)
+        head = f"GET {EVENTS} HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: {auth['Authorization']}\r\n\r\n"
+        api = at.served.app._tasks
+        assert not isinstance(api, str)
+        async with listening(at, **await at.key()) as heard:
+            for wave in range(6):
+                writers = []
+                for n in range(events.A_KEY):
+                    reader, writer = await asyncio.open_connection(where.hostname, where.port)
+                    writer.write(head.encode())
+                    assert b"200 OK" in await reader.readuntil(b"retry: 2000\n\n")
+                    if n % 2:
+                        own = writer.get_extra_info("socket")
+                        own.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # RST
+                    writers.append(writer)
+                assert api.listeners._streams.total() == events.A_KEY + 1
+                for writer in writers:
+                    writer.transport.abort() if wave % 2 else writer.close()
+                await until(lambda: api.listeners._streams.total() == 1)
+                await at.submit(auth, f"r{wave}")
+            await until(lambda: len(heard.events) == 6)
+        await until(lambda: api.listeners._looking is None)
