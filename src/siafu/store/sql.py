@@ -75,15 +75,19 @@ def begin(db: sqlite3.Connection, *, name: str, work_print: str, now: float) -> 
         (run, work_print),
     ).fetchone()
     (last,) = db.execute("SELECT COALESCE(MAX(id), 0) FROM attempt").fetchone()
-    return run, last, RunState(
-        session=session,
-        finished=finished,
-        failed=failed,
-        changed=changed,
-        changed_pico=changed_pico,
-        spent_pico=spent_pico,
-        in_flight=in_flight,
-        in_flight_pico=in_flight_pico,
+    return (
+        run,
+        last,
+        RunState(
+            session=session,
+            finished=finished,
+            failed=failed,
+            changed=changed,
+            changed_pico=changed_pico,
+            spent_pico=spent_pico,
+            in_flight=in_flight,
+            in_flight_pico=in_flight_pico,
+        ),
     )
 
 
