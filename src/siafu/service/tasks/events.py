@@ -19,6 +19,7 @@ from siafu.errors import StoreError
 from siafu.pace.clock import Clock
 from siafu.queue.doorbell import Doorbell
 from siafu.service.access import Holder
+from siafu.service.completions import STREAM_HEADERS
 from siafu.service.exchange import Exchange
 from siafu.service.refusals import Refused
 from siafu.service.tasks.shapes import event_shown
@@ -31,7 +32,6 @@ WINDOW = 1_000  # newest events that are kept for all
 LOOK_SECONDS = 0.5  # between two looks for what other processes have done
 CHECK_SECONDS = 1.0  # until a key that was revoked is noticed
 BEAT_SECONDS = 15.0  # between two signs of life
-_HEADERS = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-store")]
 log = logging.getLogger("siafu")
 
 
@@ -156,7 +156,7 @@ class Stream:
         """Send until the client leaves, the task has ended, the key counts no more, or the server stops."""
         x, clock = self._x, self._listeners.clock
         try:
-            await x.begin(200, _HEADERS)
+            await x.begin(200, STREAM_HEADERS)
             await x.write(b"retry: 2000\n\n")
             beat = clock.now() + BEAT_SECONDS
             while self._counts():
