@@ -8,8 +8,10 @@ from urllib.parse import parse_qsl
 
 import msgspec
 
+from siafu.border.canonical import loads
+from siafu.errors import BoundaryError
 from siafu.service.reading import MAX_MODEL
-from siafu.service.refusals import Refused, invalid
+from siafu.service.refusals import Refused, invalid, refusal
 
 T = TypeVar("T")
 _PLACE = re.compile(r" - at `(key in )?\$\.?(.*)`$")
@@ -59,13 +61,16 @@ def word(means: str, **bounds: Any) -> Any:
 
 
 def read_body(body: bytes, kind: Any) -> Any:
-    """The body of a request as `kind`. Raises: Refused naming the place of what is wrong."""
+    """The body of a request as `kind`; it is strict JSON (see `border.canonical.loads`).
+
+    Raises: Refused naming the place of what is wrong.
+    """
     try:
-        return msgspec.json.decode(body, type=kind)
+        return msgspec.convert(loads(body, max_bytes=len(body), what="the body"), kind)
     except msgspec.ValidationError as error:
         raise _wrong(str(error)) from None
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        raise Refused(400, f"the body is no valid JSON: {error}", code="invalid_json", again=False) from None
+    except BoundaryError as error:
+        raise refusal(error) from None
 
 
 def read_query(query: bytes, kind: type[T]) -> T:

@@ -188,16 +188,16 @@ class TaskApi:
         return await self.listeners.join(x, whose(holder), filters, holder, after=_after(x, query))
 
     async def _follow_one(self, x: Exchange, id: str, holder: Holder | None) -> Stream | None:
-        query = read_query(x.scope["query_string"], shapes.OneQuery)
-        after = _after(x, query)
-        task = await self._task(id, holder)
-        stream = await self.listeners.join(x, whose(holder), {"id": task.id}, holder, after=after or 0)
-        if task.state not in TERMINAL or await stream.any_left():
-            return stream
-        stream.leave()
-        await x.begin(204, [])  # which says: a client that has seen the end has no reason to come again
-        await x.write(b"", more=False)
-        return None
+        after = _after(x, read_query(x.scope["query_string"], shapes.OneQuery)) or 0
+        mine, task, views = whose(holder), await self._task(id, holder), self._house.views
+        only = {"id": task.id}
+        if task.state in TERMINAL and not await views.events_of(
+            mine, only, after=after, upto=await views.settle(), limit=1
+        ):
+            await x.begin(204, [])  # which says: a client that has seen the end has no reason to come again
+            await x.write(b"", more=False)
+            return None
+        return await self.listeners.join(x, mine, only, holder, after=after)
 
 
 def whose(holder: Holder | None) -> Whose:
