@@ -54,15 +54,19 @@ ROUTES = (
         headers={"idempotency-key": _ONCE, **_WHO},
     ),
     Route(method="GET", path=TASKS, name="listTasks", summary="List tasks", query=PageQuery, says={200: TaskPage}),
-    Route(method="GET", path=TASKS + "/{id}", name="getTask", summary="Look at a task", says=_ONE),
-    Route(method="POST", path=TASKS + "/{id}/cancel", name="cancelTask", summary="Cancel a task", says=_ONE),
+    Route(method="GET", path=TASKS + "/{id}", name="getTask", summary="Look at a task", says=_ONE, id=shapes.TaskId),
     Route(
-        method="POST", path=TASKS + "/{id}/retry", name="retryTask", says=_ONE,
+        method="POST", path=TASKS + "/{id}/cancel", name="cancelTask", summary="Cancel a task", says=_ONE,
+        id=shapes.TaskId,
+    ),
+    Route(
+        method="POST", path=TASKS + "/{id}/retry", name="retryTask", says=_ONE, id=shapes.TaskId,
         summary="Have a task begin again that ended otherwise than well",
     ),
     Route(
         method="GET", path=TASKS + "/{id}/events", name="followTask", summary="Follow a task until it has ended",
         query=shapes.OneQuery, headers=_FROM, says={200: shapes.EventShown, 204: None}, stream="only",
+        id=shapes.TaskId,
     ),
     Route(
         method="GET", path=EVENTS, name="followTasks", summary="Follow all tasks",
