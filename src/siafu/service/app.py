@@ -182,7 +182,8 @@ class App:
             raise Refused(503, "tasks are not set up here", code="not_set_up", again=False, log=self._tasks)
         if route.body is not None:
             _check_json(x)
-        with self._place(x, x.id, MAX_TASKS), nullcontext() if holder is None else holder.request(x.arrived):
+        size = x.size(MAX_TASKS)
+        with self._place(x, x.id, size), nullcontext() if holder is None else holder.request(x.arrived):
             self._arriving.begin(x.id, x)
             body = await x.body(MAX_TASKS)
             self._arriving.end(x.id)
@@ -191,14 +192,14 @@ class App:
             await stream.run()
 
     @contextmanager
-    def _place(self, x: Exchange, task: str, most: int | None = None) -> Iterator[None]:
-        """A place among the requests that are worked on or wait. most: bytes of the body, as in `Exchange.size`.
-
-        Raises: Refused when there is none.
+    def _place(self, x: Exchange, task: str, size: int | None = None) -> Iterator[None]:
+        """A place among the requests that are worked on or wait. size: bytes of memory that it may take, None = as its
+        body. Raises: Refused when there is none.
         """
         if self.draining:
             raise self._stopping()
-        size, bounds = x.size(most), self._bounds
+        bounds = self._bounds
+        size = x.size() if size is None else size
         if len(self._running) >= bounds.at_once or (self._held + size > bounds.held_bytes and self._running):
             raise self._full()
         self._running[task] = x
