@@ -8,6 +8,7 @@ import secrets
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
+from siafu import __version__
 from siafu.apps.support.asking import SupportTasks
 from siafu.apps.support.job import SupportJob
 from siafu.apps.support.requests import KIND
@@ -19,12 +20,18 @@ from siafu.config.servers import support_desk
 from siafu.config.settings import Settings
 from siafu.config.tasks import task_database
 from siafu.errors import StoreBusy, StoreError
+from siafu.gateway.client import Gateway
+from siafu.gateway.endpoint import Endpoint
 from siafu.pace.clock import SystemClock
+from siafu.pace.slots import Slots
+from siafu.queue.attendance import Attendance
 from siafu.queue.doorbell import Doorbell, ringing
 from siafu.queue.worker import Worker, WorkerOptions
+from siafu.store.database import Database
 from siafu.store.lock import Lock
 from siafu.store.task_desk import TaskDesk, Which
 from siafu.store.tasks import TaskStore
+from siafu.store.workers import Workers
 
 RUN = "tasks"  # the account, and the name in ledgers and the audit, of what workers do
 MOST_WORKERS = 1000  # of one home folder
@@ -66,7 +73,16 @@ async def opened_worker(
         if keep is not None:
             stack.callback(asyncio.create_task(_put_away(TaskDesk(database), keep, notice)).cancel)
         name = f"{process_name()}:{secrets.token_hex(4)}"
-        yield Worker(name, store, handlers, bell, SystemClock(), options)
+        beside = _attendance(database, options, house.around.endpoint).run
+        yield Worker(name, store, handlers, bell, SystemClock(), options, beside)
+
+
+def _attendance(database: Database, options: WorkerOptions, endpoint: Endpoint) -> Attendance:
+    def waiting() -> int:
+        return endpoint.waiting if isinstance(endpoint, Gateway) else 0
+
+    slots = Slots(options.slots, options.slots if options.most is None else options.most)
+    return Attendance(Workers(database), slots, waiting, SystemClock(), __version__)
 
 
 def _ledger(home: Path) -> Path:
