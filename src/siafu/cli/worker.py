@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from random import Random
+from typing import TYPE_CHECKING, Any
 
+import msgspec
 import typer
 
-from siafu.cli.options import BaseUrl
+from siafu.cli.options import BaseUrl, ParentPid
 from siafu.cli.shop_records import UNPAID
-from siafu.cli.showing import AsJson, Config, print_json
+from siafu.cli.showing import AsJson, Config, print_lines
 
 if TYPE_CHECKING:
     from siafu.config.settings import Settings
+    from siafu.queue.supervisor import Ended
     from siafu.queue.worker import Tally, WorkerOptions
 
+CLOSING = 9.5  # seconds beyond the grace: for what is handed back to be written, and everything to be closed
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 
@@ -26,6 +33,8 @@ Examples:
   siafu worker                     until it is stopped
   siafu worker --until-empty       until nothing is left to do
   siafu worker --slots 200 --rpm 600
+  siafu worker --min 8 --max 256   as many slots as the work and limits want
+  siafu worker --processes 4       for more than one core
   SIAFU_DATABASE_URL=postgresql://... siafu worker
                                    several machines, one queue
 \b
@@ -33,13 +42,18 @@ Tasks come from siafu submit. A task is leased for a time and the lease is
 renewed while the work goes on; if the worker dies, another one takes the
 task over and goes on from its journal. SIGTERM and Ctrl-C let running tasks
 end for --grace seconds and hand the others back; a second one hands back at
-once.
+once. With --processes the slots are those of each; one that dies is started
+again, and without Redis each takes its part of the key's limits.
 Exit code: 0 stopped or nothing left, 1 stopped in a hurry, 2 wrong use or
 key, 3 budget reached or no credit left.
 """
 )
 def worker(
-    slots: int = typer.Option(50, min=1, max=10_000, help="Tasks at once."),
+    ctx: typer.Context,
+    slots: int | None = typer.Option(None, min=1, max=10_000, help="Tasks at once. Default: 50"),
+    least: int | None = typer.Option(None, "--min", min=1, max=10_000, help="Slots at least, with --max. Default: 8"),
+    most: int | None = typer.Option(None, "--max", min=1, max=10_000, help="Slots follow the work, up to so many."),
+    processes: int = typer.Option(1, min=1, max=256, help="Worker processes; the slots are those of each."),
     lease: float = typer.Option(15.0, min=0.5, max=3600, help="Seconds until a dead worker's task is another's."),
     grace: float = typer.Option(20.0, min=0, max=3600, help="Seconds for running tasks to end when it is stopped."),
     poll: float = typer.Option(0.5, min=0.05, max=60, help="Seconds between two looks for new tasks."),
@@ -57,53 +71,180 @@ def worker(
         show_envvar=True,
         help="The example shop's database. Default: shop.db in SIAFU_HOME or ./.siafu",
     ),
+    parent_pid: int | None = ParentPid,
     config: Path | None = Config,
     json: bool = AsJson,
 ) -> None:
     """Do the tasks that were submitted."""
-    from siafu.apps.filerun.run import stop_code
     from siafu.cli.filerun import parse_duration
-    from siafu.config.settings import load
     from siafu.queue.worker import WorkerOptions
 
+    least, most = _slots(slots, least, most)
     flags = {
         "endpoint.base_url": base_url, "models.strong": strong, "models.cheap": cheap, "limits.rpm": rpm,
-        "limits.concurrency": slots,
     }  # fmt: skip
-    settings = load(config=config, flags=flags)
-    options = WorkerOptions(slots=slots, lease=lease, grace=grace, poll=poll, until_empty=until_empty)
+    settings = _settings(config, flags, most or least, processes)
     kept = None if keep == "0" else parse_duration(keep)
-    tally, hurried = asyncio.run(_run(settings, options, database, kept))
-    if json:
-        print_json(_record(tally))
+    if processes > 1:
+        _say_parts(settings, processes)
+        supervised = _Supervised(processes, grace, _words(ctx), settings.limits.processes)
+        found, code = asyncio.run(supervised.run())
     else:
-        typer.echo(_text(tally))
-    if tally.halt is not None:
-        typer.echo(f"siafu: {tally.halt.message}; the tasks are kept: start a worker again", err=True)
-    raise typer.Exit(stop_code(tally.halt.code) if tally.halt else int(hurried))
+        options = WorkerOptions(
+            slots=least, most=most, lease=lease, grace=grace, poll=poll, until_empty=until_empty
+        )  # fmt: skip
+        tally, hurried = asyncio.run(_run(settings, options, database, kept, parent_pid))
+        found = _record(tally)
+        code = int(hurried) if tally.halt is None else _halted(tally)
+    if json:
+        print_lines([found])
+    else:
+        typer.echo(_text(found))
+        _say(_next_step(found["left"]))
+    raise typer.Exit(code)
 
 
-async def _run(settings: Settings, options: WorkerOptions, shop: str | None, keep: float | None) -> tuple[Tally, bool]:
+def _slots(slots: int | None, least: int | None, most: int | None) -> tuple[int, int | None]:
+    """How many at first, and at most; None = they stay."""
+    from siafu.errors import ConfigError
+
+    if most is None:
+        if least is not None:
+            raise ConfigError("--min goes with --max, such as --min 8 --max 256")
+        return 50 if slots is None else slots, None
+    if slots is not None:
+        raise ConfigError("--slots is a fixed number; leave it away with --min and --max")
+    least = min(8, most) if least is None else least
+    if least > most:
+        raise ConfigError(f"--min {least} is more than --max {most}")
+    return least, most
+
+
+def _settings(config: Path | None, flags: Mapping[str, Any], slots: int, processes: int) -> Settings:
+    """The settings, with room for a call of each slot of all processes where they do not say how many calls there may
+    be at once.
+    """
+    from siafu.config.settings import given, load
+
+    settings = load(config=config, flags=flags)
+    parts = max(processes, settings.limits.processes)
+    more: dict[str, Any] = {"limits.processes": parts}
+    if not any(each.name == "limits.concurrency" for each in given(config=config, flags=flags)):
+        more["limits.concurrency"] = min(slots * parts, 10_000)
+    return load(config=config, flags={**flags, **more})
+
+
+async def _run(
+    settings: Settings, options: WorkerOptions, shop: str | None, keep: float | None, parent: int | None
+) -> tuple[Tally, bool]:
     from siafu.border.stopping import stopping
     from siafu.config.worker import opened_worker
 
     if not settings.mcp_servers and not os.environ.get("SIAFU_PAYMENTS_URL"):
         _say(f"{UNPAID}; to try refunds: siafu payments serve --help")
-    async with stopping() as stops, opened_worker(settings, options, shop=shop, keep=keep, notice=_say) as worker:
-        _say(f"worker {worker.name}: {options.slots} slots; Ctrl-C stops it in good order")
+    async with stopping(parent) as stops, opened_worker(settings, options, shop=shop, keep=keep, notice=_say) as worker:
+        slots = f"{options.slots}" if options.most is None else f"{options.slots} to {options.most}"
+        _say(f"worker {worker.name}: {slots} slots; Ctrl-C stops it in good order")
         return await worker.run(stops), stops.hurry.is_set()
+
+
+class _Supervised:
+    """The parent of worker processes, which get `words` and its environment. parts: processes that share the limits."""
+
+    def __init__(self, number: int, grace: float, words: Sequence[str], parts: int) -> None:
+        self._number = number
+        self._grace = grace
+        self._words = words
+        self._parts = parts
+
+    async def run(self) -> tuple[dict[str, Any], int]:
+        """What they have done together, and the exit code."""
+        from siafu.border.stopping import stopping
+        from siafu.pace.clock import SystemClock
+        from siafu.queue.supervisor import Supervisor, worst
+
+        command = [sys.executable, "-m", "siafu", "worker", *self._words, "--json", "--parent-pid", str(os.getpid())]
+        shared = {"SIAFU_PROCESSES": str(self._parts)}
+        supervisor = Supervisor(command, shared, self._grace + CLOSING, _say, clock=SystemClock(), rng=Random())
+        _say(f"{self._number} worker processes; Ctrl-C stops them in good order")
+        async with stopping() as stops:
+            ended = await supervisor.run(self._number, stops)
+        return _together(ended), worst([each.code for each in ended])
+
+
+def _words(ctx: typer.Context) -> list[str]:
+    """The options that stand on this command's line, but for those of the parent; what stands in variables and files,
+    such as a password in an address, is found there by the others, too.
+    """
+    words = []
+    for option in ctx.command.params:
+        source = ctx.get_parameter_source(option.name or "")
+        if source is not None and source.name == "COMMANDLINE" and option.name not in ("processes", "json"):
+            value = ctx.params[option.name or ""]
+            words += [option.opts[0]] if value is True else [option.opts[0], str(value)]
+    return words
+
+
+def _say_parts(settings: Settings, processes: int) -> None:
+    if settings.redis_url is None and not settings.simulated:
+        parts = settings.limits.processes
+        _say(
+            f"without Redis each of {processes} processes takes one in {parts} parts of the key's limits; with "
+            "SIAFU_REDIS_URL they share them"
+        )
 
 
 def _say(notice: str) -> None:
     typer.echo(f"siafu: {notice}", err=True)
 
 
-def _record(tally: Tally) -> dict[str, object]:
+def _halted(tally: Tally) -> int:
+    from siafu.apps.filerun.run import stop_code
+
+    if tally.halt is None:
+        return 0
+    _say(f"{tally.halt.message}; the tasks are kept: start a worker again")
+    return stop_code(tally.halt.code)
+
+
+def _record(tally: Tally) -> dict[str, Any]:
     halt = None if tally.halt is None else tally.halt.code
-    return {"claimed": tally.claimed, "left": dict(tally.left), "fenced": tally.fenced, "stopped": halt}
+    left = tally.left
+    return {
+        "tasks": left.total(), "claimed": tally.claimed, "left": dict(left), "fenced": tally.fenced, "stopped": halt,
+        "restarts": 0,
+    }  # fmt: skip
 
 
-def _text(tally: Tally) -> str:
-    left = ", ".join(f"{number:,} {state}" for state, number in sorted(tally.left.items()))
-    lost = f"; {tally.fenced:,} were another worker's before they ended" if tally.fenced else ""
-    return f"{tally.claimed:,} tasks claimed: {left or 'none ended'}{lost}"
+def _together(ended: Sequence[Ended]) -> dict[str, Any]:
+    """The records of several workers as one. What one printed that was killed is nothing."""
+    found = [msgspec.json.decode(each.output) for each in ended if each.output.strip()]
+    left: Counter[str] = Counter()
+    for each in found:
+        left.update(each["left"])
+    return {
+        **{name: sum(each[name] for each in found) for name in ("tasks", "claimed")},
+        "left": dict(left),
+        "fenced": sum(each["fenced"] for each in found),
+        "stopped": next((each["stopped"] for each in found if each["stopped"]), None),
+        "restarts": sum(each.deaths for each in ended),
+    }
+
+
+def _text(found: Mapping[str, Any]) -> str:
+    left = ", ".join(f"{number:,} {state}" for state, number in sorted(found["left"].items()))
+    more = f", in {found['claimed']:,} deliveries" if found["claimed"] > found["tasks"] else ""
+    lost = f"; {found['fenced']:,} were another worker's before they ended" if found["fenced"] else ""
+    again = f"; {found['restarts']:,} processes died and were started again" if found["restarts"] else ""
+    return f"{found['tasks']:,} tasks{more}: {left or 'none ended'}{lost}{again}"
+
+
+def _next_step(left: Mapping[str, int]) -> str:
+    """What to do after a worker has ended."""
+    if left.get("dead_letter"):
+        return "to see what was given up: siafu dead list; to see all: siafu tasks list"
+    if left.get("waiting"):
+        return "to see what waits: siafu tasks list --state waiting; what a person has to decide: siafu approvals list"
+    if left:
+        return "to see what came of them: siafu tasks list"
+    return "nothing was there to do; to have something done: siafu submit support FILE"

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from random import Random
 
 import msgspec
@@ -36,14 +37,22 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Supervisor:
-    """command: starts one worker process. seconds: for all to end once they are asked to; who does not is killed.
-    notice: told of every death, and when which starts again.
+    """command: starts one worker process, with `environment` beside this process's own. seconds: for all to
+    end once they are asked to; who does not is killed. notice: told of every death, and when which starts again.
     """
 
     def __init__(
-        self, command: Sequence[str], seconds: float, notice: Callable[[str], None], *, clock: Clock, rng: Random
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        seconds: float,
+        notice: Callable[[str], None],
+        *,
+        clock: Clock,
+        rng: Random,
     ) -> None:
         self._command = command
+        self._environment = environment
         self._seconds = seconds
         self._notice = notice
         self._clock = clock
@@ -70,7 +79,11 @@ class Supervisor:
         while True:
             began = self._clock.now()
             process = await asyncio.create_subprocess_exec(
-                *self._command, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, process_group=0
+                *self._command,
+                env={**os.environ, **self._environment},
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                process_group=0,
             )
             self._running.add(process)
             if stops.asked.is_set():  # this moment
