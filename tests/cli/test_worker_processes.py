@@ -16,6 +16,8 @@ from typing import Any
 import pytest
 
 from processes import alive, children, wait_until
+from siafu.cli.worker import _text, _together
+from siafu.queue.supervisor import Ended
 from sim import Sim, running_sim
 from support.commands import environment, examples, siafu, until, write
 
@@ -42,14 +44,10 @@ class Crew:
             )  # fmt: skip
         until(lambda: sim.stats()["in_flight"] == 4, "the workers asked nothing")
 
-    def workers(self, *words: str, code: int = 0) -> list[dict[str, Any]]:
+    def workers(self, *words: str) -> list[dict[str, Any]]:
         ended = siafu(self.folder, "workers", "--json", *words)
-        assert ended.returncode == code
+        assert ended.returncode == 0
         return [json.loads(line) for line in ended.stdout.splitlines()]
-
-    def ready(self) -> int:
-        ended = siafu(self.folder, "tasks", "list", "--state", "ready", "--json")
-        return len(ended.stdout.splitlines())
 
 
 @contextmanager
@@ -66,32 +64,34 @@ def crew(folder: Path, sim: Sim, *words: str) -> Iterator[Crew]:
 
 
 @pytest.mark.kill
-def test_g8_a_worker_process_that_dies_is_started_again_and_all_stop_together(tmp_path: Path, slow: Sim) -> None:
-    with crew(tmp_path, slow, "--grace", "0") as found:
-        pids = children(found.parent.pid)
+def test_g8_a_worker_process_that_dies_is_started_again_and_none_outlives_its_parent(tmp_path: Path, slow: Sim) -> None:
+    with crew(tmp_path, slow, "--grace", "0.5", "--lease", "1") as found:
+        first = children(found.parent.pid)
         seen = found.workers("--here")
-        assert {worker["pid"] for worker in seen} == pids and len(pids) == 2
+        assert {worker["pid"] for worker in seen} == first and len(first) == 2
         assert [(worker["state"], worker["busy"], worker["slots"]) for worker in seen] == [("alive", 2, 2)] * 2
         assert "each of 2 processes takes one in 2 parts" in found.errors.read_text()
-        victim = min(pids)
+        victim = min(first)
         os.kill(victim, signal.SIGKILL)
-        until(lambda: len(found.workers()) == 3, "no new worker came")
+        until(lambda: len(found.workers()) == 3, "no new worker came")  # the dead one could not say good-bye
         assert f"(pid {victim}) was ended by SIGKILL; it starts again in" in found.errors.read_text()
-        found.parent.send_signal(signal.SIGTERM)
-        out, _ = found.parent.communicate(timeout=30)
-        assert found.parent.returncode == 0
-        told = json.loads(out)
-        assert told["restarts"] == 1 and set(told["left"]) == {"ready"} and told["tasks"] == sum(told["left"].values())
-        assert not [pid for pid in pids if alive(pid)]
-        (left,) = found.workers()  # the one that was killed could not say good-bye
+        second = children(found.parent.pid)
+        found.parent.kill()
+        assert wait_until(lambda: not any(map(alive, first | second)), 30)
+        (left,) = found.workers()
         assert left["pid"] == victim
 
 
-@pytest.mark.kill
-def test_no_worker_outlives_a_parent_that_was_killed(tmp_path: Path, slow: Sim) -> None:
-    with crew(tmp_path, slow, "--grace", "0.5") as found:
-        pids = children(found.parent.pid)
-        assert len(pids) == 2
-        found.parent.kill()
-        assert wait_until(lambda: not any(map(alive, pids)), 30)
-        assert found.workers("--here", code=1) == [] and found.ready() == 6  # handed back, and not left to lapse
+def test_what_several_workers_did_is_told_as_one() -> None:
+    output = b'{"tasks":%d,"claimed":4,"left":{"succeeded":%d,"ready":1},"fenced":1,"stopped":null,"restarts":0}\n'
+    ended = [
+        Ended(code=0, output=output % (3, 2), deaths=1),
+        Ended(code=3, output=(output % (2, 1)).replace(b"null", b'"budget_reached"'), deaths=0),
+        Ended(code=1, output=b"", deaths=2),  # killed, as it did not end in time
+    ]
+    assert _together(ended) == {
+        "tasks": 5, "claimed": 8, "left": {"succeeded": 3, "ready": 2}, "fenced": 2, "stopped": "budget_reached",
+        "restarts": 3,
+    }  # fmt: skip
+    said = "5 tasks, in 8 deliveries: 2 ready, 3 succeeded; 2 were another worker's before they ended"
+    assert _text(_together(ended)) == f"{said}; 3 processes died and were started again"
