@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from processes import alive, children, wait_until
-from siafu.cli.worker import _text, _together
+from siafu.cli.worker import _settings, _text, _together
 from siafu.queue.supervisor import Ended
 from sim import Sim, running_sim
 from support.commands import environment, examples, siafu, until, write
@@ -95,3 +95,20 @@ def test_what_several_workers_did_is_told_as_one() -> None:
     }  # fmt: skip
     said = "5 tasks, in 8 deliveries: 2 ready, 3 succeeded; 2 were another worker's before they ended"
     assert _text(_together(ended)) == f"{said}; 3 processes died and were started again"
+
+
+@pytest.mark.parametrize(
+    ("file", "processes", "found"),
+    [
+        ("", 1, (50, 1)),  # a call for each slot
+        ("", 4, (200, 4)),  # of all processes: each takes its part
+        ("concurrency = 12", 4, (12, 4)),  # what somebody has set is kept
+        ("processes = 6", 4, (300, 6)),  # there are others elsewhere
+    ],
+)
+def test_the_limits_have_room_for_every_slot_unless_they_are_set(
+    tmp_path: Path, file: str, processes: int, found: tuple[int, int]
+) -> None:
+    (tmp_path / "siafu.toml").write_text(f"[limits]\n{file}\n")
+    limits = _settings(tmp_path / "siafu.toml", {}, 50, processes).limits
+    assert (limits.concurrency, limits.processes) == found
