@@ -60,14 +60,17 @@ def status(config: Path | None = Config, json: bool = AsJson) -> None:
 Examples:
   siafu db backup /backups/before && siafu db upgrade
 \b
-Every command brings up to date what it opens, so this is for a planned moment,
-or for a user of PostgreSQL that may make tables where workers may not. Steps
-only add, so processes of the version before go on; they do not start any more.
-A journal that a process writes is brought up to date by the next one.
+Every command brings up to date what it opens, so this is for a moment that
+you choose, or a user of PostgreSQL that may make tables where workers may not.
+Steps only add, so processes of the version before go on; they do not start
+again. A journal that a process writes is brought up to date by the next one.
 """,
 )
 def upgrade(config: Path | None = Config, json: bool = AsJson) -> None:
-    """Bring all databases up to date; on a server make those that are missing."""
+    """Bring all databases up to date.
+
+    On a server those that are missing are made.
+    """
     from siafu.config.databases import upgrade as each_one
     from siafu.config.settings import load
 
@@ -88,9 +91,10 @@ def upgrade(config: Path | None = Config, json: bool = AsJson) -> None:
 Examples:
   siafu db backup /backups/monday
 \b
-TO is a new folder; nothing is overwritten. Everything may be in use meanwhile.
-Each copy is a database as it was at one moment, and was opened to see that it
-is whole. PostgreSQL is copied by pg_dump, which has to be installed.
+TO is a new folder; nothing is overwritten. Everything may be in use
+meanwhile. Each copy is a database as it was at one moment, and was opened to
+see that it is whole. PostgreSQL is copied by pg_dump, which has to be
+installed. docs/deploying.md says how to restore.
 """,
 )
 def backup(

@@ -127,8 +127,8 @@ Examples:
 \b
 Each task that ends is one line; with --json that is its record with the
 result in it. Ends when no task is left that can go on by itself; tasks that
-wait for a person do not hold it up. Says so when no worker is alive, and waits
-for one.
+wait for a person do not hold it up. Says so when no worker is alive, and
+waits for one.
 Exit code: 0 all succeeded or wait, 1 some ended otherwise, 130 interrupted.
 """,
 )
