@@ -17,7 +17,7 @@ import pytest
 
 from processes import alive, children, wait_until
 from siafu.cli.worker import _settings, _text, _together
-from siafu.queue.supervisor import Ended
+from siafu.config.worker import _ledger
 from sim import Sim, running_sim
 from support.commands import environment, examples, siafu, until, write
 
@@ -82,19 +82,30 @@ def test_g8_a_worker_process_that_dies_is_started_again_and_none_outlives_its_pa
         assert left["pid"] == victim
 
 
-def test_what_several_workers_did_is_told_as_one() -> None:
-    output = b'{"tasks":%d,"claimed":4,"left":{"succeeded":%d,"ready":1},"fenced":1,"stopped":null,"restarts":0}\n'
-    ended = [
-        Ended(code=0, output=output % (3, 2), deaths=1),
-        Ended(code=3, output=(output % (2, 1)).replace(b"null", b'"budget_reached"'), deaths=0),
-        Ended(code=1, output=b"", deaths=2),  # killed, as it did not end in time
+def test_what_several_workers_did_is_told_as_one_and_each_task_once() -> None:
+    first = {"claimed": 5, "left": {"succeeded": 2, "waiting": 3}, "fenced": 1, "stopped": None}
+    second = {"claimed": 4, "left": {"succeeded": 1, "ready": 1}, "fenced": 1, "stopped": "budget_reached"}
+    found = [
+        first | {"open": {"t_1": "waiting", "t_2": "waiting", "t_3": "waiting"}},
+        second | {"open": {"t_1": "ready"}},  # the second one had it later, and gave it back
     ]
-    assert _together(ended) == {
-        "tasks": 5, "claimed": 8, "left": {"succeeded": 3, "ready": 2}, "fenced": 2, "stopped": "budget_reached",
-        "restarts": 3,
+    told = _together(found, 3, {"t_2"})  # the second one ended it
+    assert told == {
+        "tasks": 5, "claimed": 9, "left": {"succeeded": 3, "waiting": 1, "ready": 1}, "fenced": 2,
+        "stopped": "budget_reached", "restarts": 3,
     }  # fmt: skip
-    said = "5 tasks, in 8 deliveries: 2 ready, 3 succeeded; 2 were another worker's before they ended"
-    assert _text(_together(ended)) == f"{said}; 3 processes died and were started again"
+    said = "5 tasks, in 9 deliveries: 1 ready, 3 succeeded, 1 waiting; 2 were another worker's before they ended"
+    assert _text(told) == f"{said}; 3 processes died and were started again"
+
+
+def test_workers_that_start_at_once_do_not_meet_at_one_ledger(tmp_path: Path) -> None:
+    (first, place), (second, other) = _ledger(tmp_path / "집"), _ledger(tmp_path / "집")
+    assert (first.name, second.name) == ("worker-1.db", "worker-2.db")
+    place.release()
+    third, place = _ledger(tmp_path / "집")
+    assert third == first
+    for each in (place, other):
+        each.release()
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,7 @@ Examples:
   siafu db backup /backups/before && siafu db upgrade
 \b
 Every command brings up to date what it opens, so this is for a moment that
-you choose, or a user of PostgreSQL that may make tables where workers may not.
+you choose, or a user of PostgreSQL that may make tables if workers may not.
 Steps only add, so processes of the version before go on; they do not start
 again. A journal that a process writes is brought up to date by the next one.
 """,

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -20,7 +21,6 @@ from siafu.cli.showing import AsJson, Config, print_lines
 
 if TYPE_CHECKING:
     from siafu.config.settings import Settings
-    from siafu.queue.supervisor import Ended
     from siafu.queue.worker import Tally, WorkerOptions
 
 CLOSING = 9.5  # seconds beyond the grace: for what is handed back to be written, and everything to be closed
@@ -87,14 +87,13 @@ def worker(
     kept = None if keep == "0" else parse_duration(keep)
     if processes > 1:
         _say_parts(settings, processes)
-        supervised = _Supervised(processes, grace, _words(ctx), settings.limits.processes)
-        found, code = asyncio.run(supervised.run())
+        found, code = asyncio.run(_Supervised(settings, processes, grace, _words(ctx)).run())
     else:
         options = WorkerOptions(
             slots=least, most=most, lease=lease, grace=grace, poll=poll, until_empty=until_empty
         )  # fmt: skip
         tally, hurried = asyncio.run(_run(settings, options, database, kept, parent_pid))
-        found = _record(tally)
+        found = _record(tally) | ({"open": tally.open} if parent_pid else {})  # it adds several up
         code = int(hurried) if tally.halt is None else _halted(tally)
     if json:
         print_lines([found])
@@ -149,13 +148,13 @@ async def _run(
 
 
 class _Supervised:
-    """The parent of worker processes, which get `words` and its environment. parts: processes that share the limits."""
+    """The parent of `number` worker processes, which get `words` and its environment."""
 
-    def __init__(self, number: int, grace: float, words: Sequence[str], parts: int) -> None:
+    def __init__(self, settings: Settings, number: int, grace: float, words: Sequence[str]) -> None:
+        self._settings = settings
         self._number = number
         self._grace = grace
         self._words = words
-        self._parts = parts
 
     async def run(self) -> tuple[dict[str, Any], int]:
         """What they have done together, and the exit code."""
@@ -164,12 +163,25 @@ class _Supervised:
         from siafu.queue.supervisor import Supervisor, worst
 
         command = [sys.executable, "-m", "siafu", "worker", *self._words, "--json", "--parent-pid", str(os.getpid())]
-        shared = {"SIAFU_PROCESSES": str(self._parts)}
+        shared = {"SIAFU_PROCESSES": str(self._settings.limits.processes)}
         supervisor = Supervisor(command, shared, self._grace + CLOSING, _say, clock=SystemClock(), rng=Random())
         _say(f"{self._number} worker processes; Ctrl-C stops them in good order")
         async with stopping() as stops:
             ended = await supervisor.run(self._number, stops)
-        return _together(ended), worst([each.code for each in ended])
+        found = [msgspec.json.decode(each.output) for each in ended if each.output.strip()]
+        done = await self._done({task for each in found for task in each["open"]})
+        return _together(found, sum(each.deaths for each in ended), done), worst([each.code for each in ended])
+
+    async def _done(self, tasks: Collection[str]) -> set[str]:
+        """Those of the tasks that one process left open and that have ended since, in the hands of another."""
+        from siafu.config.tasks import task_desk
+        from siafu.errors import StoreError
+
+        done: set[str] = set()
+        with contextlib.suppress(StoreError):  # then some count twice
+            async with task_desk(self._settings) as desk:
+                done = await desk.ended_of(tasks)
+        return done
 
 
 def _words(ctx: typer.Context) -> list[str]:
@@ -216,18 +228,25 @@ def _record(tally: Tally) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _together(ended: Sequence[Ended]) -> dict[str, Any]:
-    """The records of several workers as one. What one printed that was killed is nothing."""
-    found = [msgspec.json.decode(each.output) for each in ended if each.output.strip()]
+def _together(found: Sequence[Mapping[str, Any]], restarts: int, done: Collection[str]) -> dict[str, Any]:
+    """The records of several workers as one. done: tasks that are not open any more, whoever says so. What a worker
+    did that was killed is not in it.
+    """
     left: Counter[str] = Counter()
+    open_ones: dict[str, str] = {}
     for each in found:
         left.update(each["left"])
+        left.subtract(each["open"].values())
+        open_ones.update(each["open"])
+    left.update(state for task, state in open_ones.items() if task not in done)
+    left = +left
     return {
-        **{name: sum(each[name] for each in found) for name in ("tasks", "claimed")},
+        "tasks": left.total(),
+        "claimed": sum(each["claimed"] for each in found),
         "left": dict(left),
         "fenced": sum(each["fenced"] for each in found),
         "stopped": next((each["stopped"] for each in found if each["stopped"]), None),
-        "restarts": sum(each.deaths for each in ended),
+        "restarts": restarts,
     }
 
 

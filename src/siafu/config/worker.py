@@ -61,7 +61,9 @@ async def opened_worker(
         await stack.enter_async_context(ringing(bell, database))
         store = await stack.enter_async_context(contextlib.aclosing(TaskStore(database, rung=bell.ring)))
         desk = await stack.enter_async_context(support_desk(settings, database=shop))
-        plan = Plan(run=RUN, journal=_ledger(settings.home), tools=desk.tools, denied=desk.denied, notice=notice)
+        ledger, place = _ledger(settings.home)
+        stack.callback(place.release)
+        plan = Plan(run=RUN, journal=ledger, tools=desk.tools, denied=desk.denied, notice=notice)
         house = await stack.enter_async_context(opened(settings, plan))
         if house.store is None:
             raise TypeError("a worker needs a ledger")
@@ -85,14 +87,16 @@ def _attendance(database: Database, options: WorkerOptions, endpoint: Endpoint) 
     return Attendance(Workers(database), slots, waiting, SystemClock(), __version__)
 
 
-def _ledger(home: Path) -> Path:
-    """A ledger that no other worker writes; what one that has ended wrote is gone on with."""
+def _ledger(home: Path) -> tuple[Path, Lock]:
+    """A ledger that no other worker writes, and the place that keeps it so; what one that has ended wrote is gone on
+    with. The place is taken before the ledger is opened, so workers that start at once do not meet at one.
+    """
+    home.mkdir(parents=True, exist_ok=True)
     for number in range(1, MOST_WORKERS + 1):
-        path = home / f"worker-{number}.db"
-        path.parent.mkdir(parents=True, exist_ok=True)
+        place = home / f"worker-{number}"
         with contextlib.suppress(StoreBusy):
-            Lock(path).release()
-            return path
+            taken = Lock(place)
+            return place.with_suffix(".db"), taken
     raise StoreError(f"{MOST_WORKERS} workers run on {home}: set another SIAFU_HOME")
 
 

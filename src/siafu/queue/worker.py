@@ -93,6 +93,11 @@ class Tally(msgspec.Struct):
         """Tasks that left its hands, by the state they were left in last; one that waited twice is one task."""
         return self._counted + Counter(self._open.values())
 
+    @property
+    def open(self) -> dict[str, State]:
+        """Those of them that had not ended, as far as they are remembered."""
+        return dict(self._open)
+
     def note(self, task: str, state: State) -> None:
         before = self._open.pop(task, None)
         if state in TERMINAL:

@@ -5,7 +5,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
@@ -99,6 +100,17 @@ class TaskDesk:
             return {once: row["id"] for once, row in found if row is not None}
 
         return await self._database.run(work) if onces else {}
+
+    async def ended_of(self, ids: Collection[str]) -> set[str]:
+        """Those of these tasks that have ended, or are gone."""
+        wanted = sorted(ids)
+        sql = "SELECT 1 AS one FROM task WHERE id = :id AND ended_at IS NULL"
+
+        def work(tx: Transaction, part: Sequence[str]) -> set[str]:
+            return {id for id in part if not tx.rows(sql, id=id)}
+
+        parts = (wanted[at : at + AT_ONCE] for at in range(0, len(wanted), AT_ONCE))
+        return set[str]().union(*[await self._database.run(partial(work, part=part)) for part in parts])
 
     async def cancel(self, ids: Sequence[str]) -> int:
         """End tasks that have not begun, and have those stopped that a worker holds; returns how many have not ended
