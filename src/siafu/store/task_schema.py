@@ -79,5 +79,6 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "version TEXT NOT NULL, slots {integer} NOT NULL, least {integer} NOT NULL, most {integer} NOT NULL, "
         "draining {integer} NOT NULL, began_at {real} NOT NULL, seen_at {real} NOT NULL, skew {real} NOT NULL) "
         "{strict}",
+        "CREATE INDEX task_dead ON task (created_at, id) WHERE state = 'dead_letter'",
     ),
 )

@@ -126,7 +126,7 @@ class Workers:
             (clock,) = tx.rows("SELECT {now} AS now")
             now, sql = clock["now"], "SELECT state, COUNT(*) AS n FROM task WHERE ended_at IS NULL GROUP BY state"
             counts = {row["state"]: row["n"] for row in tx.rows(sql)}
-            (dead,) = tx.rows("SELECT COUNT(*) AS n FROM task WHERE state = 'dead_letter' AND ended_at IS NOT NULL")
+            (dead,) = tx.rows("SELECT COUNT(*) AS n FROM task WHERE state = 'dead_letter'")
             (oldest,) = tx.rows("SELECT MIN(ready_at) AS at FROM task WHERE state = 'ready' AND ended_at IS NULL")
             overdue = "SELECT COUNT(*) AS n FROM task WHERE state = 'leased' AND lease_until < :at"
             (late,) = tx.rows(overdue, at=now - OVERDUE)
