@@ -98,6 +98,7 @@ def test_a_copy_that_is_made_in_use_is_whole_and_can_be_restored(
     assert len(kinds) >= 10
     assert {kind[1:] for kind in kinds if kind[0] == "a"} == {kind[1:] for kind in kinds if kind[0] == "b"}
     folder = tmp_path / "일" / "사본"
+    assert [path.name for path in folder.rglob("*") if path.is_file() and path.suffix != ".db"] == []
     assert folder.stat().st_mode & 0o77 == 0 and (folder / "tasks.db").stat().st_mode & 0o77 == 0
     shutil.copytree(folder, tmp_path / "new home")
     assert lines(run, "tasks", "list", home=str(tmp_path / "new home")) == before
@@ -114,6 +115,8 @@ def test_nothing_is_overwritten_and_half_a_copy_is_none(run: Run, tmp_path: Path
     code, out, err = run("db", "backup", "other")
     assert (code, out) == (1, "") and ("not whole" in err or "damaged" in err)
     assert sorted(path.name for path in (tmp_path / "일").iterdir()) == [".siafu", "a.jsonl", "사본"]
+    code, _, err = run("db", "backup", ".siafu/사본")
+    assert code == 2 and "within SIAFU_HOME" in err
 
 
 def test_without_anything_to_copy_it_says_so(run: Run) -> None:
@@ -195,7 +198,8 @@ def test_no_password_is_told_or_stands_on_a_command_line(
     ((words, password),) = seen
     assert password == "geheim" and "geheim" not in " ".join(words)
     assert "--dbname=postgresql://siafu@127.0.0.1:9/x?connect_timeout=1" in words
-    assert "geheim" not in "".join(run("db", "status")[1:])
+    code, out, err = run("db", "status")
+    assert code == 1 and "geheim" not in out + err and err.count("cannot be reached") == 1
 
 
 async def test_every_schema_that_the_program_makes_is_known_here(tmp_path: Path) -> None:

@@ -227,8 +227,8 @@ def test_a_worker_names_the_next_step(run: Run, tmp_path: Path) -> None:
         (("submit", "support", "-", "--run", " "), "--run is a name"),
         (("worker", "--keep", "never"), "is no duration"),
         (("worker", "--min", "8"), "--min goes with --max"),
-        (("worker", "--slots", "8", "--max", "9"), "leave it away"),
-        (("worker", "--min", "9", "--max", "8"), "--min 9 is more than --max 8"),
+        (("worker", "--slots", "10", "--max", "9"), "--min 8, --slots 10 and --max 9 must rise"),
+        (("worker", "--min", "9", "--max", "8"), "must rise in this order"),
         (("submit", "support", "missing.jsonl", "--needs", "t_12"), "cannot read"),
     ],
 )

@@ -70,7 +70,7 @@ def test_g8_a_worker_process_that_dies_is_started_again_and_none_outlives_its_pa
         seen = found.workers("--here")
         assert {worker["pid"] for worker in seen} == first and len(first) == 2
         assert [(worker["state"], worker["busy"], worker["slots"]) for worker in seen] == [("alive", 2, 2)] * 2
-        assert "each of 2 processes takes one in 2 parts" in found.errors.read_text()
+        assert "each process takes one in 2 parts" in found.errors.read_text()
         victim = min(first)
         os.kill(victim, signal.SIGKILL)
         until(lambda: len(found.workers()) == 3, "no new worker came")  # the dead one could not say good-bye

@@ -38,6 +38,11 @@ def test_a_backlog_takes_it_to_the_top_by_doubling() -> None:
     assert counts[:6] == [16, 32, 64, 128, 256, 256]
 
 
+@pytest.mark.parametrize(("start", "found"), [(None, 8), (50, 50), (1, 8), (900, 256)])
+def test_it_begins_where_it_is_told_within_its_bounds(start: int | None, found: int) -> None:
+    assert Slots(8, 256, start).count == found
+
+
 def test_two_looks_at_once_are_one_step() -> None:
     slots = Slots(8, 256)
     slots.look(0.0, ready=9, busy=8, waiting=0)

@@ -125,7 +125,7 @@ async def test_a_database_that_is_away_is_told_again_when_it_is_back(
 async def test_one_task_that_waits_twice_is_one_task() -> None:
     tally = Tally()
     for state in ("waiting", "ready", "waiting"):
-        tally.note("t_1", state)  # type: ignore[arg-type]
+        tally.note("t_1", state)
     tally.note("t_2", "waiting")
     tally.note("t_3", "failed")
     assert tally.left == {"waiting": 2, "failed": 1}

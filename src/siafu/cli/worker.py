@@ -21,8 +21,9 @@ from siafu.cli.showing import AsJson, Config, print_lines
 
 if TYPE_CHECKING:
     from siafu.config.settings import Settings
-    from siafu.queue.worker import Tally, WorkerOptions
+    from siafu.queue.worker import Halt, Tally, WorkerOptions
 
+_PARENTS = ("processes", "json", "parent_pid")  # options that are the parent's own
 CLOSING = 9.5  # seconds beyond the grace: for what is handed back to be written, and everything to be closed
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
@@ -50,7 +51,9 @@ key, 3 budget reached or no credit left.
 )
 def worker(
     ctx: typer.Context,
-    slots: int | None = typer.Option(None, min=1, max=10_000, help="Tasks at once. Default: 50"),
+    slots: int | None = typer.Option(
+        None, min=1, max=10_000, help="Tasks at once. Default: 50; with --max at first: --min"
+    ),
     least: int | None = typer.Option(None, "--min", min=1, max=10_000, help="Slots at least, with --max. Default: 8"),
     most: int | None = typer.Option(None, "--max", min=1, max=10_000, help="Slots follow the work, up to so many."),
     processes: int = typer.Option(1, min=1, max=256, help="Worker processes; the slots are those of each."),
@@ -79,22 +82,23 @@ def worker(
     from siafu.cli.filerun import parse_duration
     from siafu.queue.worker import WorkerOptions
 
-    least, most = _slots(slots, least, most)
+    first, fewest, highest = _slots(slots, least, most)
     flags = {
         "endpoint.base_url": base_url, "models.strong": strong, "models.cheap": cheap, "limits.rpm": rpm,
     }  # fmt: skip
-    settings = _settings(config, flags, most or least, processes)
+    settings = _settings(config, flags, highest, processes)
     kept = None if keep == "0" else parse_duration(keep)
+    if parent_pid is None:
+        _say_parts(settings)
     if processes > 1:
-        _say_parts(settings, processes)
-        found, code = asyncio.run(_Supervised(settings, processes, grace, _words(ctx)).run())
+        found, code = asyncio.run(_Supervised(settings, processes, grace, _words(ctx)).run(parent_pid))
     else:
         options = WorkerOptions(
-            slots=least, most=most, lease=lease, grace=grace, poll=poll, until_empty=until_empty
+            slots=first, least=fewest, most=highest, lease=lease, grace=grace, poll=poll, until_empty=until_empty
         )  # fmt: skip
         tally, hurried = asyncio.run(_run(settings, options, database, kept, parent_pid))
         found = _record(tally) | ({"open": tally.open} if parent_pid else {})  # it adds several up
-        code = int(hurried) if tally.halt is None else _halted(tally)
+        code = int(hurried) if tally.halt is None else _halted(tally.halt)
     if json:
         print_lines([found])
     else:
@@ -103,20 +107,20 @@ def worker(
     raise typer.Exit(code)
 
 
-def _slots(slots: int | None, least: int | None, most: int | None) -> tuple[int, int | None]:
-    """How many at first, and at most; None = they stay."""
+def _slots(slots: int | None, least: int | None, most: int | None) -> tuple[int, int, int]:
+    """How many at first, at least and at most."""
     from siafu.errors import ConfigError
 
     if most is None:
         if least is not None:
             raise ConfigError("--min goes with --max, such as --min 8 --max 256")
-        return 50 if slots is None else slots, None
-    if slots is not None:
-        raise ConfigError("--slots is a fixed number; leave it away with --min and --max")
+        slots = 50 if slots is None else slots
+        return slots, slots, slots
     least = min(8, most) if least is None else least
-    if least > most:
-        raise ConfigError(f"--min {least} is more than --max {most}")
-    return least, most
+    slots = least if slots is None else slots
+    if not least <= slots <= most:
+        raise ConfigError(f"--min {least}, --slots {slots} and --max {most} must rise in this order")
+    return slots, least, most
 
 
 def _settings(config: Path | None, flags: Mapping[str, Any], slots: int, processes: int) -> Settings:
@@ -142,7 +146,8 @@ async def _run(
     if not settings.mcp_servers and not os.environ.get("SIAFU_PAYMENTS_URL"):
         _say(f"{UNPAID}; to try refunds: siafu payments serve --help")
     async with stopping(parent) as stops, opened_worker(settings, options, shop=shop, keep=keep, notice=_say) as worker:
-        slots = f"{options.slots}" if options.most is None else f"{options.slots} to {options.most}"
+        fixed = options.least == options.most
+        slots = f"{options.slots}" if fixed else f"{options.least} to {options.most}"
         _say(f"worker {worker.name}: {slots} slots; Ctrl-C stops it in good order")
         return await worker.run(stops), stops.hurry.is_set()
 
@@ -156,17 +161,18 @@ class _Supervised:
         self._grace = grace
         self._words = words
 
-    async def run(self) -> tuple[dict[str, Any], int]:
-        """What they have done together, and the exit code."""
+    async def run(self, parent: int | None) -> tuple[dict[str, Any], int]:
+        """What they have done together, and the exit code. parent: whose end ends all; None = nobody's."""
         from siafu.border.stopping import stopping
         from siafu.pace.clock import SystemClock
         from siafu.queue.supervisor import Supervisor, worst
 
-        command = [sys.executable, "-m", "siafu", "worker", *self._words, "--json", "--parent-pid", str(os.getpid())]
+        own = ["--json", "--parent-pid", str(os.getpid())]
+        command = [sys.executable, "-P", "-m", "siafu", "worker", *self._words, *own]
         shared = {"SIAFU_PROCESSES": str(self._settings.limits.processes)}
         supervisor = Supervisor(command, shared, self._grace + CLOSING, _say, clock=SystemClock(), rng=Random())
         _say(f"{self._number} worker processes; Ctrl-C stops them in good order")
-        async with stopping() as stops:
+        async with stopping(parent) as stops:
             ended = await supervisor.run(self._number, stops)
         found = [msgspec.json.decode(each.output) for each in ended if each.output.strip()]
         done = await self._done({task for each in found for task in each["open"]})
@@ -191,32 +197,27 @@ def _words(ctx: typer.Context) -> list[str]:
     words = []
     for option in ctx.command.params:
         source = ctx.get_parameter_source(option.name or "")
-        if source is not None and source.name == "COMMANDLINE" and option.name not in ("processes", "json"):
+        if source is not None and source.name == "COMMANDLINE" and option.name not in _PARENTS:
             value = ctx.params[option.name or ""]
             words += [option.opts[0]] if value is True else [option.opts[0], str(value)]
     return words
 
 
-def _say_parts(settings: Settings, processes: int) -> None:
-    if settings.redis_url is None and not settings.simulated:
-        parts = settings.limits.processes
-        _say(
-            f"without Redis each of {processes} processes takes one in {parts} parts of the key's limits; with "
-            "SIAFU_REDIS_URL they share them"
-        )
+def _say_parts(settings: Settings) -> None:
+    parts = settings.limits.processes
+    if parts > 1 and settings.redis_url is None and not settings.simulated:
+        _say(f"without Redis each process takes one in {parts} parts of the key's limits; with it they share them")
 
 
 def _say(notice: str) -> None:
     typer.echo(f"siafu: {notice}", err=True)
 
 
-def _halted(tally: Tally) -> int:
+def _halted(halt: Halt) -> int:
     from siafu.apps.filerun.run import stop_code
 
-    if tally.halt is None:
-        return 0
-    _say(f"{tally.halt.message}; the tasks are kept: start a worker again")
-    return stop_code(tally.halt.code)
+    _say(f"{halt.message}; the tasks are kept: start a worker again")
+    return stop_code(halt.code)
 
 
 def _record(tally: Tally) -> dict[str, Any]:

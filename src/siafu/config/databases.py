@@ -90,11 +90,14 @@ def stand(one: Kept) -> Stand:
 
 def stands(settings: Settings, shop: str | None) -> tuple[list[Stand], list[str]]:
     """How all of them stand, and what is wrong with those that cannot be used. Blocks. Raises: ConfigError."""
-    found, faults = list[Stand](), list[str]()
+    found, faults, away = list[Stand](), list[str](), set[str | Path]()
     for one in kept(settings, shop):
+        if one.place in away:  # each would wait for it, to say the same
+            continue
         try:
             found.append(stand(one))
         except StoreError as error:
+            away.add(one.place)
             faults.append(error.message)
     try:
         found += journals(settings.home)
@@ -141,6 +144,8 @@ def back_up(settings: Settings, shop: str | None, target: Path) -> list[Path]:
 
     Raises: ConfigError; StoreError, also when there is something at `target`.
     """
+    if target.is_relative_to(settings.home.absolute()):
+        raise ConfigError(f"{target} is within SIAFU_HOME, which is what is copied: choose another place")
     draft = target.with_name(target.name + ".part")
     if target.exists() or target.is_symlink() or draft.exists():
         there = target if target.exists() or target.is_symlink() else draft

@@ -83,7 +83,8 @@ def _attendance(database: Database, options: WorkerOptions, endpoint: Endpoint) 
     def waiting() -> int:
         return endpoint.waiting if isinstance(endpoint, Gateway) else 0
 
-    slots = Slots(options.slots, options.slots if options.most is None else options.most)
+    start = options.slots
+    slots = Slots(options.least or start, options.most or start, start)
     return Attendance(Workers(database), slots, waiting, SystemClock(), __version__)
 
 

@@ -17,11 +17,13 @@ PART = 8  # a careful step is one part in so many
 
 
 class Slots:
-    """`count` is the number now; it begins at `least` and stays within `least` and `most`, both at least 1."""
+    """`count` is the number now; it begins at `start` (None = `least`) and stays within `least` and `most`, both at
+    least 1.
+    """
 
-    def __init__(self, least: int, most: int) -> None:
+    def __init__(self, least: int, most: int, start: int | None = None) -> None:
         self.least, self.most = least, max(least, most)
-        self.count = least
+        self.count = least if start is None else max(self.least, min(start, self.most))
         self._threshold = math.inf  # where calls have queued up
         self._changed_at = self._useful_at = self._waited_at = -math.inf
 

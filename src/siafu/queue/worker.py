@@ -62,14 +62,14 @@ class Handler(Protocol):
 
 
 class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """slots: tasks at once; most: to which they rise with the work, and fall back from, None = they stay. lease:
-    seconds after which a task of a worker that has died is another's. grace: seconds for running tasks to end when the
-    worker is stopped; then they are handed back. poll: seconds between two looks into the store when no bell rings.
-    until_empty: look at once at what waits for a person or a tool, and end when nothing is left that can go on by
-    itself.
+    """slots: tasks at once; they follow the work between `least` and `most`, None = they stay. lease: seconds after
+    which a task of a worker that has died is another's. grace: seconds for running tasks to end when the worker is
+    stopped; then they are handed back. poll: seconds between two looks into the store when no bell rings. until_empty:
+    look at once at what waits for a person or a tool, and end when nothing is left that can go on by itself.
     """
 
     slots: int = 50
+    least: int | None = None
     most: int | None = None
     lease: float = LEASE
     grace: float = 20.0
