@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -70,8 +71,22 @@ async def test_what_dies_is_started_again_and_the_reason_told(site: Site) -> Non
     assert f"worker process 1 (pid {site.pids()[0]})" in site.said[0] and "starts again in" in site.said[0]
 
 
+async def test_what_cannot_be_started_is_tried_again(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    start, fails = asyncio.create_subprocess_exec, [True]
+
+    async def failing(*words: Any, **more: Any) -> Any:
+        if fails and fails.pop():
+            raise OSError(11, "Resource temporarily unavailable")
+        return await start(*words, **more)
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", failing)
+    (ended,) = await site.run("exit 0")
+    assert (ended.code, ended.deaths) == (0, 1)
+    assert site.said[0].startswith("worker process 1 could not be started (Resource temporarily unavailable); it st")
+
+
 async def test_g8_a_signal_is_passed_on_and_a_second_one_too(site: Site) -> None:
-    twice = "trap 'n=$((n+1)); [ $n = 2 ] && exit 0' TERM"
+    twice = "trap 'n=$((n+1)); [ $n = 2 ] && exit 0' TERM INT"
     running = asyncio.create_task(site.run(f"n=0; {twice}; {SLEEPS}", 2))
     await site.started(2)
     await asyncio.sleep(0.2)  # until they have set their traps

@@ -61,9 +61,7 @@ class Supervisor:
 
     async def run(self, number: int, stops: Stops) -> list[Ended]:
         """Keep `number` processes until each has ended by its own will, or all because `stops` asked: SIGTERM to each,
-        a second one when it hurries, SIGKILL when the time is over. Cancelled, it kills them.
-
-        Raises: OSError when none can be started.
+        SIGINT too when it hurries, SIGKILL when the time is over. Cancelled, it kills them.
         """
         passing = asyncio.create_task(self._pass_on(stops))
         try:
@@ -71,13 +69,27 @@ class Supervisor:
                 kept = [group.create_task(self._keep(each, stops)) for each in range(1, number + 1)]
         finally:
             passing.cancel()
-            self._send(signal.SIGKILL)
         return [task.result() for task in kept]
 
     async def _keep(self, number: int, stops: Stops) -> Ended:
         deaths = failures = 0
         while True:
             began = self._clock.now()
+            code, output, why = await self._live(stops)
+            if stops.asked.is_set() or code in MEANT:
+                return Ended(code=code if code >= 0 else 1, output=output, deaths=deaths)
+            failures = 1 if self._clock.now() - began >= CALM else failures + 1
+            deaths += 1
+            pause = full_jitter(failures, self._rng, base=FIRST, cap=LONGEST)
+            self._notice(f"worker process {number} {why}; it starts again in {pause:.1f} s")
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await stops.asked.wait()
+                return Ended(code=0, output=b"", deaths=deaths)
+
+    async def _live(self, stops: Stops) -> tuple[int, bytes, str]:
+        """One life of a process: its exit code (negative: the signal), what it printed, and that in words."""
+        try:
             process = await asyncio.create_subprocess_exec(
                 *self._command,
                 env={**os.environ, **self._environment},
@@ -85,25 +97,23 @@ class Supervisor:
                 stdout=asyncio.subprocess.PIPE,
                 process_group=0,
             )
-            self._running.add(process)
-            if stops.asked.is_set():  # this moment
-                self._send(signal.SIGTERM, process)
+        except OSError as error:  # no memory, too many processes
+            return 1, b"", f"could not be started ({error.strerror or error})"
+        self._running.add(process)
+        if stops.asked.is_set():  # this moment
+            self._send(signal.SIGTERM, process)
+        try:
             output, _ = await process.communicate()
+        except asyncio.CancelledError:
+            self._send(signal.SIGKILL, process)
+            await process.communicate()  # closes its pipe
+            raise
+        finally:
             self._running.discard(process)
-            code = process.returncode or 0
-            if stops.asked.is_set():
-                early = code == -signal.SIGTERM  # before it listened to signals, so it held nothing
-                return Ended(code=0 if early else code if code >= 0 else 1, output=output, deaths=deaths)
-            if code in MEANT:
-                return Ended(code=code, output=output, deaths=deaths)
-            failures = 1 if self._clock.now() - began >= CALM else failures + 1
-            deaths += 1
-            pause = full_jitter(failures, self._rng, base=FIRST, cap=LONGEST)
-            self._notice(f"worker process {number} (pid {process.pid}) {_why(code)}; it starts again in {pause:.1f} s")
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(pause):
-                    await stops.asked.wait()
-                return Ended(code=0, output=b"", deaths=deaths)
+        code = process.returncode or 0
+        if stops.asked.is_set() and code in (-signal.SIGTERM, -signal.SIGINT):
+            code = 0  # it did not listen to signals yet, so it held nothing
+        return code, output, f"(pid {process.pid}) {_why(code)}"
 
     async def _pass_on(self, stops: Stops) -> None:
         await stops.asked.wait()
@@ -111,7 +121,7 @@ class Supervisor:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._seconds):
                 await stops.hurry.wait()
-            self._send(signal.SIGTERM)
+            self._send(signal.SIGINT)  # of another number, as two equal ones at once are one
             await self._clock.sleep(HURRY)
         for process in self._running:
             self._notice(f"the worker process with pid {process.pid} did not end in time, and is killed")
