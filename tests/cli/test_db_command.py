@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sqlite3
 import subprocess
@@ -14,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from services import Postgres, new_database
+from services import PASSWORD, Postgres, new_database
 from siafu.cli.main import main
 from siafu.config.databases import kept
 from siafu.config.settings import Settings
@@ -170,7 +171,7 @@ def test_in_postgresql(
     with new_database(postgres) as name:
         restored, address = postgres.url(name), ["-h", "127.0.0.1", "-p", str(postgres.port), "-U", "tester"]
         words = ["pg_restore", "--no-owner", *address, "-d", name, written["file"]]
-        environment = {"PATH": "/usr/bin:/bin", "PGPASSWORD": "p@ss/w:ord%암호"}
+        environment = {**os.environ, "PGPASSWORD": PASSWORD}
         subprocess.run(words, env=environment, check=True, capture_output=True)
         monkeypatch.setenv("SIAFU_DATABASE_URL", restored)
         assert lines(run, "tasks", "list") == before
