@@ -105,6 +105,19 @@ def test_a_copy_that_is_made_in_use_is_whole_and_can_be_restored(
     assert lines(run, "tasks", "list", home=str(tmp_path / "new home")) == before
 
 
+def test_files_outside_the_home_are_copied_too_and_none_takes_the_place_of_another(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run("submit", "support", "a.jsonl")
+    for name, folder in (("SIAFU_DATABASE_URL", "a"), ("SIAFU_SHOP_DATABASE_URL", "b")):
+        monkeypatch.setenv(name, str(tmp_path / folder / "tasks.db"))
+    run("submit", "support", "a.jsonl", "--run", "other")
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    written = lines(run, "db", "backup", "사본")
+    inside = [Path(each["file"]).relative_to(tmp_path / "일" / "사본").as_posix() for each in written]
+    assert inside == ["tasks.db", "elsewhere/tasks.db", "elsewhere/elsewhere/tasks.db"]
+
+
 def test_nothing_is_overwritten_and_half_a_copy_is_none(run: Run, tmp_path: Path) -> None:
     run("submit", "support", "a.jsonl")
     (tmp_path / "일" / "사본").mkdir()

@@ -22,7 +22,7 @@ from siafu.store.client_keys import MIGRATIONS as CLIENT_KEYS
 from siafu.store.database import Database, look
 from siafu.store.effect_schema import MIGRATIONS as EFFECTS
 from siafu.store.task_schema import MIGRATIONS as TASKS
-from siafu.store.upkeep import JOURNAL_STEPS, copy_file, dump, journal_version, kept_files, upgrade_journal
+from siafu.store.upkeep import JOURNAL_STEPS, copy_file, dump, journal_version, kept_files, to_disk, upgrade_journal
 
 DUMP, SHOP_DUMP = "siafu.dump", "shop.dump"  # copies of databases on servers
 Standing = Literal["new", "current", "older", "newer", "in use"]
@@ -159,6 +159,7 @@ def back_up(settings: Settings, shop: str | None, target: Path) -> list[Path]:
         if not written:
             raise StoreError(f"there is nothing to back up: {settings.home} holds no database")
         draft.rename(target)
+        to_disk(target.parent)
     except BaseException:
         shutil.rmtree(draft, ignore_errors=True)
         raise
@@ -174,8 +175,10 @@ def _copies(settings: Settings, shop: str | None, draft: Path) -> Iterator[Path]
         if file is None:
             name = SHOP_DUMP if one.name.startswith("shop") else DUMP
             servers.setdefault(str(one.place), (draft / name, one.what))
-        elif file.exists():
-            files.setdefault(file, Path(file.name))
+        elif file.exists() and file not in files:  # it is not in the home folder
+            files[file] = inside = Path(file.name)
+            while list(files.values()).count(inside) > 1:
+                files[file] = inside = "elsewhere" / inside
     for source, inside in files.items():
         (draft / inside).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         copy_file(source, draft / inside)

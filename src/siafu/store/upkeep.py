@@ -66,7 +66,12 @@ def copy_file(source: Path, target: Path) -> None:
         raise store_error(error, target) from error
     if said != ["ok"]:
         raise StoreError(f"the copy of {source} is not whole: {preview('; '.join(said), 300)}")
-    handle = os.open(target, os.O_RDONLY)
+    to_disk(target)
+
+
+def to_disk(path: Path) -> None:
+    """Have a file, or the names in a folder, outlive a power cut. No connection of this process has the file open."""
+    handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
     finally:
@@ -89,6 +94,7 @@ def dump(url: str, target: Path, what: str) -> None:
     target.chmod(0o600)
     if "siafu_schema" not in _run("pg_restore", ["--list", str(target)], str(target), {}):
         raise StoreError(f"{where} holds nothing of siafu: was it ever used? Check its address")
+    to_disk(target)
 
 
 def _run(program: str, words: list[str], where: str, secret: dict[str, str]) -> str:
@@ -98,7 +104,8 @@ def _run(program: str, words: list[str], where: str, secret: dict[str, str]) -> 
             f"{program} is not on the PATH, and {where} is copied with it: install PostgreSQL's client programs "
             "(Debian: postgresql-client), of the server's version or newer"
         )
-    done = subprocess.run([found, *words], env={**os.environ, **secret}, capture_output=True, text=True, check=False)
+    environment = {**os.environ, "PGCONNECT_TIMEOUT": "10", **secret}
+    done = subprocess.run([found, *words], env=environment, capture_output=True, errors="replace", check=False)
     if done.returncode != 0:
         raise StoreError(f"{program} failed on {where}: {redact(preview(done.stderr.strip(), 500))}")
     return done.stdout
