@@ -155,7 +155,8 @@ def test_what_is_older_is_seen_and_brought_up_to_date(
     assert (states["tasks"], states["effects"]) == ("current", "new")
     assert (states["worker-1"], states["worker-2"]) == ("current", "in use")
     code, _, err = run("db", "upgrade")
-    assert code == 0 and "worker-2: 2 -> 3" in err and "1 brought up to date" in err
+    steps = f"worker-2: {len(MIGRATIONS) - 1} -> {len(MIGRATIONS)}"
+    assert code == 0 and steps in err and "1 brought up to date" in err
     assert run("db", "upgrade")[2].endswith("siafu: all are up to date\n")
 
 
