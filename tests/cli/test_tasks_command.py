@@ -192,6 +192,15 @@ def test_what_needs_a_task_that_ended_badly_is_cancelled_and_says_why(run: Run, 
     assert told(run, "tasks", "retry", "--run", "support")["retried"] == 2
 
 
+def test_json_is_one_object_a_line_however_it_was_kept(run: Run, tmp_path: Path) -> None:
+    write(tmp_path / "a.jsonl", REQUESTS[:2])
+    id = told(run, "submit", "support", "a.jsonl")["tasks"][0]["id"]
+    done = "state = 'succeeded', result = '[\n1\n]', ended_at = {now}"
+    change(tmp_path, f"UPDATE task SET payload = '[\n\"가\"\n]', {done} WHERE id = '{id}'")
+    assert told(run, "tasks", "show", id)["request"] == ["가"]
+    assert [task["result"] for task in lines(run, "tasks", "list")] == [[1], None]
+
+
 def test_watching_without_a_worker_says_so(run: Run, tmp_path: Path) -> None:
     write(tmp_path / "a.jsonl", REQUESTS[:1])
     assert told(run, "submit", "support", "a.jsonl", "--deadline", "1s")["accepted"] == 1
