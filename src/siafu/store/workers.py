@@ -95,10 +95,10 @@ class Workers:
 
         def work(tx: Transaction) -> Heard:
             tx.change(_SAY, **msgspec.structs.asdict(standing))
-            (clock,) = tx.rows("SELECT {now} AS now")
-            tx.change("DELETE FROM worker WHERE seen_at < :until", until=clock["now"] - KEPT)
+            now = _now(tx)
+            tx.change("DELETE FROM worker WHERE seen_at < :until", until=now - KEPT)
             ready = sum(_ready(tx, kind, standing.most) for kind in kinds)
-            return Heard(clock["now"], min(ready, standing.most))
+            return Heard(now, min(ready, standing.most))
 
         return await self._database.run(work)
 
@@ -110,8 +110,7 @@ class Workers:
         """Everybody who is there or was within the hour, who began first the first."""
 
         def work(tx: Transaction) -> list[Present]:
-            (clock,) = tx.rows("SELECT {now} AS now")
-            now = clock["now"]
+            now = _now(tx)
             busy = {row["worker"]: row["n"] for row in tx.rows(_BUSY)}
             ended = {row["worker"]: row["n"] for row in tx.rows(_ENDED, since=now - RATE_SECONDS)}
             rows = tx.rows("SELECT * FROM worker ORDER BY began_at, name")
@@ -123,8 +122,7 @@ class Workers:
         """How the work comes along, whoever does it."""
 
         def work(tx: Transaction) -> Health:
-            (clock,) = tx.rows("SELECT {now} AS now")
-            now, sql = clock["now"], "SELECT state, COUNT(*) AS n FROM task WHERE ended_at IS NULL GROUP BY state"
+            now, sql = _now(tx), "SELECT state, COUNT(*) AS n FROM task WHERE ended_at IS NULL GROUP BY state"
             counts = {row["state"]: row["n"] for row in tx.rows(sql)}
             (dead,) = tx.rows("SELECT COUNT(*) AS n FROM task WHERE state = 'dead_letter'")
             (oldest,) = tx.rows("SELECT MIN(ready_at) AS at FROM task WHERE state = 'ready' AND ended_at IS NULL")
@@ -148,6 +146,10 @@ def presence(seen_ago: float, draining: bool) -> Presence:
     if seen_ago > HEARD:
         return "stale"
     return "draining" if draining else "alive"
+
+
+def _now(tx: Transaction) -> float:
+    return float(tx.rows("SELECT {now} AS now")[0]["now"])
 
 
 def _ready(tx: Transaction, kind: str, most: int) -> int:
