@@ -109,7 +109,6 @@ async def test_a_text_with_half_a_character_is_kept_with_a_mark(house: House) ->
     assert (task.payload, task.customer) == ('"\ufffd\ufffd"', "\ufffd")
 
 
-
 # ---- the order ---------------------------------------------------------------------------------------------------
 
 

@@ -478,6 +478,8 @@ def _move(tx: Transaction, task: Task, decided: Move) -> int:
         id=task.id, state=decided.state, seconds=decided.seconds, waits_for=clean(decided.waits_for),
         deliveries=task.deliveries - (not decided.counted), lapsed=int(decided.lapsed), **_told(decided),
     )  # fmt: skip
+    if decided.state == "ready":
+        ring(tx)
     return 0
 
 
