@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack
 from pathlib import Path
 from random import Random
 
 import pytest
 
-from bad_network import bad_network
 from certificates import certified
 from services import Server, free_port, redis_command, running_redis
 from siafu.border.secrets import Secret
@@ -27,7 +27,7 @@ from siafu.store.task_journal import TaskJournal
 from siafu.store.task_records import Lease, Succeeded
 from store.task_house import new
 
-from .redis_faults import AT_ONCE, FAULTS, Town
+from .redis_faults import AT_ONCE, FAULTS, a_town
 from .test_worker import SECONDS, Site, quick
 
 pytest.importorskip("redis")
@@ -61,13 +61,6 @@ async def bells() -> AsyncIterator[Bells]:
         yield Bells(stack)
 
 
-@asynccontextmanager
-async def a_town() -> AsyncIterator[Town]:
-    with running_redis() as server:
-        async with bad_network(server.port) as network:
-            yield Town(server, network, STREAM)
-
-
 async def until(done: Callable[[], bool], between: Callable[[], object] = lambda: None) -> None:
     async with asyncio.timeout(SECONDS):
         while not done():
@@ -93,12 +86,13 @@ async def test_p4_f35_a_redis_that_is(name: str, bells: Bells, tmp_path: Path) -
             await over.wait()
         return Succeeded("1")
 
-    async with a_town() as town, AsyncExitStack() as stack:
+    async with a_town(STREAM) as town, AsyncExitStack() as stack:
         site = Site(f"sqlite:///{tmp_path / 'tasks.db'}")
         stack.push_async_callback(site.aclose)
         site.bell = bell = await bells.opened(town.url(name), "r1")
         site.house.store._rung = bell.ring
         elsewhere = await bells.opened(town.url(name))
+        both: list[Callable[[], object]] = [bell.ring, elsewhere.ring]
         long = await site.house.one(run="long")
         run, rings = site.work(work, poll=0.1, slots=4), Counter[str]()
         stack.enter_context(bell.heard(lambda: rings.update("r")))
@@ -115,9 +109,7 @@ async def test_p4_f35_a_redis_that_is(name: str, bells: Bells, tmp_path: Path) -
             if name not in AT_ONCE:
                 await until(lambda: bells.notices != [])
         await rings_again()
-        await until(
-            lambda: 2 * bells.notices.count(AGAIN) == len(bells.notices), lambda: (bell.ring(), elsewhere.ring())
-        )
+        await until(lambda: 2 * bells.notices.count(AGAIN) == len(bells.notices), lambda: [ring() for ring in both])
         over.set()
         site.stops.signal()
         tally = await run
@@ -143,19 +135,21 @@ async def test_f35_without_its_group_it_does_not_ask_in_a_hurry(bells: Bells, re
 
 
 class Answering:
-    """A server that gives one answer to everything. asked: how often it was connected to."""
+    """A server that gives one answer to everything. asked: how often it was connected to; open: how many are."""
 
     def __init__(self, answer: bytes) -> None:
         self._answer = answer
-        self.asked = 0
+        self.asked = self.open = 0
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.asked += 1
-        while data := await reader.read(65536):
-            if not self._answer:
-                break
-            writer.write(self._answer * max(1, data.count(b"\r\n*") + data.startswith(b"*")))
-        writer.close()
+        self.open += 1
+        with contextlib.suppress(ConnectionError):
+            while self._answer and (data := await reader.read(65536)):
+                writer.write(self._answer * max(1, data.count(b"\r\n*") + data.startswith(b"*")))
+            writer.close()
+            await writer.wait_closed()
+        self.open -= 1
 
 
 @pytest.mark.parametrize(
@@ -192,6 +186,7 @@ async def test_p4_a_redis_that_answers(answer: str, bells: Bells, tmp_path: Path
         await bells._stack.aclose()
         await site.aclose()
         server.close()
+        await until(lambda: not found.open)
 
 
 async def test_f34_what_a_dead_reader_has_read_is_cleared_away_with_it(
