@@ -158,7 +158,7 @@ async def _submit(settings: Settings, lines: Iterator[Read], *, wait: bool) -> T
     from siafu.errors import BacklogFull
 
     taken = Taken()
-    async with task_store(settings) as store:
+    async with task_store(settings, notice=_say) as store:
         while part := list(islice(lines, min(AT_ONCE, max(1, settings.tasks.backlog // 10)))):
             good = [task for _, _, task in (each for each in part if not isinstance(each, LineError))]
             try:
@@ -187,6 +187,10 @@ async def _accepted(
             if not wait:
                 raise
             if not taken.waited:
-                typer.echo(f"siafu: {error.message}; waiting (Ctrl-C is safe)", err=True)
+                _say(f"{error.message}; waiting (Ctrl-C is safe)")
             taken.waited = True
             await asyncio.sleep(error.retry_after)
+
+
+def _say(notice: str) -> None:
+    typer.echo(f"siafu: {notice}", err=True)

@@ -19,6 +19,8 @@ from siafu.store.task_desk import TaskDesk
 from siafu.store.task_schema import MIGRATIONS
 from siafu.store.tasks import TaskStore
 
+_warn = logging.getLogger("siafu").warning
+
 
 @contextlib.asynccontextmanager
 async def task_database(settings: Settings) -> AsyncIterator[Database]:
@@ -43,7 +45,7 @@ async def task_bell(
     database: Database,
     *,
     reader: str | None = None,
-    notice: Callable[[str], None] = logging.getLogger("siafu").warning,
+    notice: Callable[[str], None] = _warn,
 ) -> AsyncIterator[Doorbell]:
     """The bell of the tasks in `database`: through Redis if the settings name one, else through PostgreSQL. reader: the
     worker that is to hear it, a name that nobody else has ever; None = it is only to be rung. notice: told when Redis
@@ -64,11 +66,11 @@ async def task_bell(
 
 
 @contextlib.asynccontextmanager
-async def task_store(settings: Settings) -> AsyncIterator[TaskStore]:
-    """Where tasks are submitted. Raises: ConfigError, StoreError."""
+async def task_store(settings: Settings, *, notice: Callable[[str], None] = _warn) -> AsyncIterator[TaskStore]:
+    """Where tasks are submitted. notice: as in `task_bell`. Raises: ConfigError, StoreError."""
     async with (
         task_database(settings) as database,
-        task_bell(settings, database) as bell,
+        task_bell(settings, database, notice=notice) as bell,
         contextlib.aclosing(opened_store(settings, database, bell)) as store,
     ):
         yield store
