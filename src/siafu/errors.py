@@ -16,6 +16,7 @@
     │   ├── Overloaded               503, 529: the upstream is full
     │   ├── UpstreamFault            5xx, 408, 409, connection reset, cut stream
     │   │   ├── Unreachable          no connection was made, nothing was sent
+    │   │   ├── Outage               the upstream fails for everybody: left to a later run; exit 3
     │   │   └── MalformedReply       200 whose body is no answer (HTML, no choices, not JSON)
     │   ├── CallTimeout              connect, first byte, idle or total limit reached
     │   ├── RequestRefused           400, 404, 422 ...: the request itself is wrong
@@ -130,7 +131,9 @@ class ModelError(SiafuError):
     of the request that it names; each at most 100 characters. `wait`: seconds the upstream asked us to wait, None when
     it did not say. `attempts`: physical requests made for this call. `tried`: what failed, of several upstreams, keys
     and models; `elsewhere`: another of them would take the call; `held`: asked again, it waits here until it is worth a
-    request. `sent_at`: when the last request left (monotonic seconds), None = none did. The gateway sets these.
+    request, or would, were its deadline not too soon (`late`); `common`: calls of other tasks fail there too, so that
+    it may be left to a later run. `sent_at`: when the last request left (monotonic seconds), None = none did. The
+    gateway sets these.
     """
 
     code = "model_error"
@@ -152,7 +155,7 @@ class ModelError(SiafuError):
         self.wait = wait
         self.attempts = attempts
         self.tried: Tried | None = None
-        self.elsewhere = self.held = False
+        self.elsewhere = self.held = self.late = self.common = False
         self.sent_at: float | None = None
 
 
@@ -173,6 +176,14 @@ class UpstreamFault(ModelError):
 
 class Unreachable(UpstreamFault):
     code = "unreachable"
+
+
+class Outage(UpstreamFault):
+    """`lasts`: it has failed for longer than a run waits; else this call had all its attempts meanwhile."""
+
+    code = "outage"
+    exit_code = 3
+    lasts = False
 
 
 class MalformedReply(UpstreamFault):

@@ -51,7 +51,7 @@ Examples:
 Each id ends with one line in OUT or in the errors file, in any order. Lines
 that cannot be used become errors. A request to stream is left away.
 Exit code: 0 all succeeded, 1 some failed, 2 wrong use or key, 3 budget
-reached or no credit left, 130 interrupted.
+reached, no credit left or an endpoint that fails, 130 interrupted.
 """,
 )
 def run(

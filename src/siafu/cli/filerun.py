@@ -11,6 +11,7 @@ import signal
 import sys
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from siafu.cli.cost_tables import cache_json, cache_text, estimate_json, print_c
 from siafu.cli.progress import Progress, span
 from siafu.config.assembly import House, Plan
 from siafu.config.collector import relieve_collector
-from siafu.errors import AccessRefused, ApprovalPending, ConfigError, Interrupted, OutcomeUnknown
+from siafu.errors import AccessRefused, ApprovalPending, ConfigError, Interrupted, Outage, OutcomeUnknown
 from siafu.store.spending import Sums
 from siafu.swarm.options import MapOptions
 
@@ -68,7 +69,9 @@ def run_file(
         budget = None
         if cost is not None and budget_pico is not None and outcome.session.budget == "run":
             budget = enough(outcome, cost, budget_pico)
-        typer.echo(f"siafu: {outcome.session.stop_message}; to go on: {_again(sys.argv, budget=budget)}", err=True)
+        when = ", once it answers" if outcome.session.stopped == Outage.code else ""
+        way = f"to go on{when}: {_again(sys.argv, budget=budget)}"
+        typer.echo(f"siafu: {outcome.session.stop_message}; {way}", err=True)
     elif outcome.waiting:
         typer.echo(f"siafu: {_next(outcome.waits)}to go on: {_again(sys.argv)}", err=True)
     raise typer.Exit(outcome.exit_code)
@@ -117,7 +120,8 @@ async def _work(prepared: Ready, options: MapOptions, open_house: OpenHouse, pro
 def in_vain(outcome: Outcome) -> bool:
     """Whether nothing was answered, as it is when an address, a key or a model's name is wrong."""
     session = outcome.session
-    return not session.calls and (session.stopped == AccessRefused.code or (session.failed > 0 and not session.ok))
+    stopped = session.stopped in (AccessRefused.code, Outage.code)
+    return not session.calls and (stopped or (session.failed > 0 and not session.ok))
 
 
 async def _until_signal(work: Coroutine[Any, Any, Outcome], progress: Progress) -> Outcome:
@@ -235,11 +239,16 @@ def show_status(job: FileJob, where: Place, *, as_json: bool) -> None:
     }
     expected = kept(estimate_path(where.folder.parent, where.run))
     if as_json:
-        more = {} if expected is None else {"estimate": estimate_json(expected)}
-        typer.echo(encode({"run": where.run, **counts, **costs(found.spent), "upstreams": found.upstreams, **more}))
+        more: dict[str, Any] = {} if expected is None else {"estimate": estimate_json(expected)}
+        failing = [{**msgspec.structs.asdict(each), "since": _utc(each.since)} for each in found.failing]
+        more |= {"upstreams": found.upstreams, "failing": failing}
+        typer.echo(encode({"run": where.run, **counts, **costs(found.spent), **more}))
         return
     for name, count in counts.items():
         typer.echo(f"{name.replace('_', ' '):<10} {'?' if count is None else f'{count:,}'}")
+    for each in found.failing:
+        told = f"{each.model} at {each.upstream} since {_utc(each.since)}, {each.calls:,} calls in a row ({each.code})"
+        typer.echo(printable(f"{'failing':<10} {told}"))
     if found.spent is not None:
         typer.echo(f"{'spent':<10} {describe(found.spent)}")
         if told := cache_text(found.spent):
@@ -249,6 +258,10 @@ def show_status(job: FileJob, where: Place, *, as_json: bool) -> None:
         if expected is not None:
             typer.echo("")
             print_comparison(expected, found.spent, usd_text(found.spent))
+
+
+def _utc(at: float) -> str:
+    return f"{datetime.fromtimestamp(at, UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
 def _ended(ended: Mapping[str, int]) -> str:

@@ -1,8 +1,8 @@
 """`siafu`: finds the command, runs it, and turns errors into messages and exit codes.
 
 Commands are imported when they are called, so `siafu --help` stays quick. A command module holds `app`, a
-`typer.Typer`. Exit codes: 0 all succeeded, 1 some failed, 2 wrong use or configuration, 3 budget reached or
-no credit left, 130 interrupted.
+`typer.Typer`. Exit codes: 0 all succeeded, 1 some failed, 2 wrong use or configuration, 3 budget reached, no
+credit left or an endpoint that fails, 130 interrupted.
 """
 
 from __future__ import annotations

@@ -83,7 +83,7 @@ that needs a person's decision, or cannot be done now, is answered so, with
 the new line in the old one's place. An id that stands again, and a line that
 cannot be used, become errors.
 Exit code: 0 all answered, 1 some failed, 2 wrong use or key, 3 budget
-reached or no credit left, 130 interrupted.
+reached, no credit left or an endpoint that fails, 130 interrupted.
 """,
 )
 def run(

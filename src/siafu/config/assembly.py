@@ -235,7 +235,12 @@ def _patience(settings: Settings, *, served: bool) -> Patience:
     own = settings.patience
     if served:
         return Patience(outage=min(SERVED, own.outage_seconds), probe=own.quota_probe_seconds)
-    return Patience(outage=own.outage_seconds, quota=own.quota_seconds, probe=own.quota_probe_seconds)
+    return Patience(
+        outage=own.outage_seconds,
+        ends_run=own.outage_seconds > 0,
+        quota=own.quota_seconds,
+        probe=own.quota_probe_seconds,
+    )
 
 
 def _hedge(settings: Settings) -> Hedge | None:

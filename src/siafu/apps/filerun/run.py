@@ -61,8 +61,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def exit_code(self) -> int:
-        """0 all succeeded, or wait with what can be told; what ended it early (3 no money, 2 no access or no price); 1
-        otherwise.
+        """0 all succeeded, or wait with what can be told; what ended it early (3 no money or no answers, 2 no access or
+        no price); 1 otherwise.
         """
         if self.session.stopped:
             return stop_code(self.session.stopped)
@@ -70,7 +70,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def stop_code(code: str) -> int:
-    """The exit code of a command that an error with this `code` has ended: 3 no money, 2 no access, 1 otherwise."""
+    """The exit code of a command that an error with this `code` has ended, as in `Outcome.exit_code`."""
     return next((kind.exit_code for kind in PAUSING if kind.code == code), 1)
 
 
