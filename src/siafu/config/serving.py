@@ -9,10 +9,11 @@ from functools import partial
 
 import msgspec
 
+from siafu.border.identity import identity_key
 from siafu.border.secrets import Secret
 from siafu.config.assembly import Front, notices, open_gateway
 from siafu.config.budgets import open_accounts
-from siafu.config.client_keys import LEDGER, RUN, client_keys, customer_key
+from siafu.config.client_keys import LEDGER, RUN, client_keys
 from siafu.config.settings import Settings
 from siafu.config.swarms import SupportSwarm, support_swarm
 from siafu.config.upstreams import open_ways
@@ -108,7 +109,7 @@ async def serving(settings: Settings, notice: Callable[[str], None]) -> AsyncIte
             spent=spent,
             models=gateway.models,
             support=support,
-            identity_key=customer_key(),
+            identity_key=identity_key(),
             simulated=settings.simulated,
             reload=asked.set,
         )

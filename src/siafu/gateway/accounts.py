@@ -180,6 +180,10 @@ class Accounts:
             elif await self._turn(blocked, hold):
                 return hold
 
+    def room(self, run: str, amount: int, *, task: str = "", agent: str = "") -> bool:
+        """Whether `reserve` would set `amount` aside at once."""
+        return not any(_crowded(each) or _short(each, amount) for each in self._known(run, task, agent))
+
     def unreserved(self, run: str, *, task: str = "", agent: str = "") -> Hold:
         """For an attempt whose cost nobody can tell before: nothing is set aside."""
         return Hold(self._known(run, task, agent))
@@ -246,18 +250,20 @@ def _take(hold: Hold) -> Account | None:
     """
     blocked, amount = None, hold.amount
     for account in hold.path:
-        if account.lease is not None:
-            short = account.lease.over() or not _fits(account, account.reserved + amount)
-        else:
-            if not _fits(account, amount):
-                raise _reached(account, amount)
-            short = not _fits(account, account.reserved + amount)
-        if short and blocked is None:
+        if account.lease is None and not _fits(account, amount):
+            raise _reached(account, amount)
+        if blocked is None and _short(account, amount):
             blocked = account
     if blocked is None:
         for account in hold.path:
             account.reserved += amount
     return blocked
+
+
+def _short(account: Account, amount: int) -> bool:
+    """Whether the account lacks room for now."""
+    over = account.lease is not None and account.lease.over()
+    return over or not _fits(account, account.reserved + amount)
 
 
 def _fits(account: Account, amount: int) -> bool:

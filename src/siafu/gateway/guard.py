@@ -165,6 +165,16 @@ class Guarded:
         """As `Limited.change`."""
         self._inner.change(limits)
 
+    def when_idle(self, told: Callable[[], None]) -> None:
+        """As `Limited.when_idle`."""
+        self._inner.when_idle(told)
+
+    def enter_by(self, inner: Limited | Warmed) -> None:
+        """From now on calls go on to `inner`, which leads to the same limits as the one before."""
+        before, self._inner = self._inner, inner
+        if isinstance(before, Warmed):
+            before.let_go()
+
     def turn_away(self, error: Callable[[], ModelError]) -> None:
         """Let all who wait here fail with an error of their own each; what is under way goes on."""
         self._inner.turn_away(error)
