@@ -91,6 +91,10 @@ class Engine:
         while self._window.take() is not None:
             pass
 
+    def wind_up(self, error: SiafuError) -> None:
+        """Start nothing new; what flies goes on to its end. `error`: why."""
+        self._stop(error.code, error.message)
+
     def drop(self) -> None:
         """Nobody holds the handle any more: end the run. May be called from any thread."""
         if self._main is not None and not self._main.done():
@@ -127,6 +131,8 @@ class Engine:
             async with asyncio.TaskGroup() as group:
                 self._group = group
                 self._feeders = [reader, group.create_task(self._claim())]
+                if self._stopped[0]:  # before it began
+                    self._stop(*self._stopped)
             if self.error is not None:
                 self._fail(self.error)
             elif self._left is not None:
