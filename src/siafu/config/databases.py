@@ -35,6 +35,7 @@ async def _row(name: str, place: str | Path, schemas: dict[str, int]) -> Row:
     try:
         for schema, versions in schemas.items():
             where, done = await asyncio.to_thread(look, place, what=what, schema=schema, versions=versions)
+            where = where.removeprefix(f"{what} ")
             if done is None:
                 return Row(check=check, state="ok", found=f"{where}: new; its tables are made at first use")
             if done < versions:
