@@ -1,7 +1,7 @@
 """How a model call is put together. Outermost first:
 
 Deadlined > Reusing > Thrifty > Retrying > Hedging > Routed > [for each upstream and key:
-    Guarded > Warmed > Limited > Metered > Spelled > Transport]
+    Guarded > Warmed > Limited > RoleBudgeted > Metered > Spelled > Transport]
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from siafu.gateway.prefix import PromptCache
 from siafu.gateway.pricing import Prices
 from siafu.gateway.retry import Retrying, RetryRules, again
 from siafu.gateway.reuse import ReuseRule, Reusing
+from siafu.gateway.role_budgets import RoleBudgeted
 from siafu.gateway.routed import Lane, Routed
 from siafu.gateway.routing import Rule
 from siafu.gateway.sharing import Sharing
@@ -276,6 +277,7 @@ def _lane(way: Way, transport: Transport, books: Books, guard: Guard, rng: Rando
     """The part of the onion that each upstream and key has for itself."""
     name, clock, observer = way.upstream.name, guard.clock, guard.observer
     outermost_first: list[Wrap] = [
+        *([lambda inner: RoleBudgeted(inner, books, clock)] if books.accounts.roles else []),
         lambda inner: Metered(inner, books, clock=clock, upstream=name, observer=observer, key=_slot(way)),
         Spelled,
     ]

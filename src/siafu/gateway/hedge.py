@@ -130,7 +130,7 @@ class Hedging:
 
     async def _second(self, request: ChatRequest, context: CallContext, amount: int) -> Reply:
         """Ask now or not at all. From here to the reservation nothing is awaited that waits, so the room stays."""
-        if not self._accounts.room(context.run, amount, task=context.task, agent=context.agent):
+        if not self._accounts.room(context.run, amount, task=context.task, agent=context.agent, role=context.role):
             raise Overloaded("there is no room in a budget for a second request", attempts=0)
         return await self.inner.open(request, context)
 
@@ -151,7 +151,7 @@ class Hedging:
         share, run = self._hedge.share, context.run
         if times.hedged + 1 > share * times.calls:
             return None
-        if self._accounts.pressed(run, self._hedge.soft, task=context.task, agent=context.agent):
+        if self._accounts.pressed(run, self._hedge.soft, task=context.task, agent=context.agent, role=context.role):
             return None
         amount, account = self._worst(request), self._accounts.of(run)
         if amount is not None and account.hedged + self._at_stake + amount > share * account.spent:
