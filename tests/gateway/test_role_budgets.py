@@ -107,7 +107,7 @@ async def test_without_a_price_nothing_is_sent_unless_that_is_allowed() -> None:
     strange = msgspec.structs.replace(ASK, model="strange")
     with pytest.raises(UnpricedModel, match="the role refund has a budget"):
         await line.ask(request=strange)
-    assert not line.sent
+    assert len(line.ledger.opened) == 0
     line.books.accounts.set("r", limit=None, allow_unpriced=True)
     await line.ask(request=strange)
     assert line.sent == 1 and line.spent == (0, 0)
@@ -128,18 +128,19 @@ async def test_of_a_process_that_is_gone_only_what_the_role_spent_is_charged(tmp
     store = SqliteStore(journal).run("r")
     await store.begin("")
     now = SystemClock().wall()
-    for number, role in enumerate(("refund", "desk", "refund")):
+    for number, who in enumerate(("refund", "desk", "refund")):
         name = f"gone-{number}"
         await store.ledger.open(
             AttemptOpened(
-                attempt=name, run="r", task="t", step="", agent="a", role=role, model="m", upstream="u", opened_at=now
+                attempt=name, run="r", task="t", step="", agent="a", role=who, model="m", upstream="u", opened_at=now
             )
         )
         store.ledger.settle(AttemptSettled(attempt=name, outcome="ok", settled_at=now, usd_pico=10**number))
     await store.aclose()
     database = Database(tmp_path / "budgets.db", MIGRATIONS, what="budgets", schema=SCHEMA)
     try:
-        for role, spent in (("refund", 101), (None, 111)):
+        cases: list[tuple[str | None, int]] = [("refund", 101), (None, 111)]
+        for role, spent in cases:
             budget = day_budget(now, 1000, role)
             await Budgets(database, "gone", journal, 0.001).sync(budget, spent=0, held=0, need=500, want=500)
             await asyncio.sleep(0.01)

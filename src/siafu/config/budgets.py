@@ -37,14 +37,14 @@ async def open_accounts(settings: Settings, journal: Path | None, clock: Clock) 
     lender = Budgets(database, owner, journal)
     daily = None if own.day is None else Daily(parse_usd(own.day), lender, clock)
     roles = {role: Daily(parse_usd(amount), lender, clock, role) for role, amount in own.roles.items()}
-    every = [*([daily] if daily else []), *roles.values()]
+    every = [*([] if daily is None else [daily]), *roles.values()]
     try:
         renewing = [asyncio.create_task(each.run(), name="siafu budgets") for each in every]
         try:
             yield Accounts(
-                daily and daily.today,
+                None if daily is None else daily.today,
                 owner,
-                daily and daily.change,
+                None if daily is None else daily.change,
                 {role: each.today for role, each in roles.items()},
             )
         finally:
