@@ -23,7 +23,7 @@
     │   ├── AccessRefused            401, 403: the key is wrong for this endpoint; exit 2
     │   ├── QuotaExhausted           no credit left; waiting does not help; exit 3
     │   └── UnpricedModel            a USD budget is set and the model has no price; exit 2
-    ├── BudgetReached                the next call could exceed the budget of the run or the day; exit 3
+    ├── BudgetReached                the next call could exceed the budget of the run, day or role; exit 3
     ├── ItemBudgetReached            it could exceed the item's or the agent's own; that item fails, others go on
     ├── DeadlineReached              the time given to the item, run or call is over
     ├── NotNow                       it cannot be done now; the item waits, neither finished nor failed
@@ -224,7 +224,7 @@ class UnpricedModel(ModelError):
 
 
 class BudgetReached(SiafuError):
-    """`budget`: which one: run, or day. `needs_pico`: what the next call could cost, in pico-dollars."""
+    """`budget`: which one: run, day or role (of a day). `needs_pico`: what the next call could cost, in pico-dollars."""
 
     code = "budget_reached"
     exit_code = 3

@@ -152,14 +152,14 @@ async def _until_signal(
         if given_up:
             progress.restore()
             os._exit(Interrupted.exit_code)
-        if stop.is_set() or not drain:
-            stop.set()
-            return give_up()
+        first = not stop.is_set()
         stop.set()
-        flying = max(0, progress.counts.in_flight)
-        progress.note(f"stopping; what is in flight ({flying:,}) has {drain:g} s to end (once more to give it up)")
-        timer = loop.call_later(drain, give_up)
-        return None
+        if first and drain:
+            flying = max(0, progress.counts.in_flight)
+            progress.note(f"stopping; what is in flight ({flying:,}) has {drain:g} s to end (once more to give it up)")
+            timer = loop.call_later(drain, give_up)
+        else:
+            give_up()
 
     for number in SIGNALS:
         loop.add_signal_handler(number, signalled)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 import logging
 from collections import OrderedDict, deque
@@ -149,8 +150,7 @@ class KeyRing:
         failed = False
         while True:
             await self._clock.sleep(WATCH_SECONDS)
-            for holder in list(self._holders.values()):
-                await holder.hold()
+            await asyncio.gather(*(holder.hold() for holder in self._holders.values()))
             try:
                 await self.refresh()
                 failed = False

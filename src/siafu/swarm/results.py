@@ -98,7 +98,7 @@ class MapSummary(msgspec.Struct, frozen=True, kw_only=True):
     peak: most items worked on at once. abandoned: pieces of work that did not end when cancelled.
     stopped: why the run ended early: budget_reached, quota_exhausted, outage, access_refused, unpriced_model,
     deadline_reached, interrupted, failed or closed; empty when it did not. stop_message: the same for people.
-    budget: the one that was reached, run or day; empty when none was. needs_pico: what the next call could cost.
+    budget: the one that was reached, run, day or role; empty when none was. needs_pico: what the next call could cost.
     seconds: wall time.
     """
 
