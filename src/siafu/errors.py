@@ -224,7 +224,7 @@ class UnpricedModel(ModelError):
 
 
 class BudgetReached(SiafuError):
-    """`budget`: which one: run, day or role (of a day). `needs_pico`: what the next call could cost, in pico-dollars."""
+    """`budget`: which one: run, day or role. `needs_pico`: what the next call could cost, in pico-dollars."""
 
     code = "budget_reached"
     exit_code = 3
