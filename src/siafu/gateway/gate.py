@@ -49,6 +49,11 @@ class Gate:
         self._held = 0  # of those that wait, who was not cancelled
         self._driver: asyncio.Task[None] | None = None
 
+    @property
+    def waiting(self) -> int:
+        """Calls that wait for it."""
+        return self._held
+
     def failed(self, error: ModelError, now: float, context: CallContext) -> None:
         """Remember a failure."""
         task = context.run, context.task
