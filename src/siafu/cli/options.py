@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
+
 import typer
 
 Source = typer.Argument(metavar="FILE", help="Requests, one a line; - reads standard input.")
@@ -12,6 +14,20 @@ Limit = typer.Option(None, "--limit", min=1, help="Only the first so many lines.
 Strict = typer.Option(False, "--strict", help="Refuse a file with a line that cannot be used.")
 Fresh = typer.Option(False, "--fresh", help="Start over; what is there is kept as *.bak-N.")
 Quiet = typer.Option(False, "--quiet", "-q", help="No progress.")
+
+
+class LogForm(StrEnum):
+    text = "text"
+    json = "json"
+
+
+LogFormat = typer.Option(
+    LogForm.text,
+    "--log-format",
+    envvar="SIAFU_LOG_FORMAT",
+    show_envvar=True,
+    help="What stderr gets: text, or a JSON object a line.",
+)
 ReadyFile = typer.Option(None, help="Write the URL and pid here, as JSON, once it listens.")
 ParentPid = typer.Option(None, min=1, help="End when this process ends.")
 UrlAsJson = typer.Option(False, "--json", help="Print the URL as JSON.")

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
 import typer
 
-from siafu.cli.options import BaseUrl
+from siafu.cli.options import BaseUrl, LogForm, LogFormat
 from siafu.cli.shop_records import UNPAID
 from siafu.cli.showing import AsJson, Config, print_json
+from siafu.errors import ConfigError
 
 if TYPE_CHECKING:
     from siafu.config.settings import Settings
+    from siafu.observe.scrape import Scrape
     from siafu.queue.worker import Tally, WorkerOptions
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
@@ -26,6 +31,7 @@ Examples:
   siafu worker                     until it is stopped
   siafu worker --until-empty       until nothing is left to do
   siafu worker --slots 200 --rpm 600
+  siafu worker --metrics 8000      http://127.0.0.1:8000/metrics
   SIAFU_DATABASE_URL=postgresql://... siafu worker
                                    several machines, one queue
 \b
@@ -57,6 +63,15 @@ def worker(
         show_envvar=True,
         help="The example shop's database. Default: shop.db in SIAFU_HOME or ./.siafu",
     ),
+    metrics: str | None = typer.Option(
+        None,
+        "--metrics",
+        metavar="[HOST:]PORT",
+        envvar="SIAFU_METRICS",
+        show_envvar=True,
+        help="Serve metrics for Prometheus there, usually at 8000. Default: they are not served",
+    ),
+    log_format: LogForm = LogFormat,
     config: Path | None = Config,
     json: bool = AsJson,
 ) -> None:
@@ -64,8 +79,10 @@ def worker(
     from siafu.apps.filerun.run import stop_code
     from siafu.cli.filerun import parse_duration
     from siafu.config.settings import load
+    from siafu.observe.logs import log_to_stderr
     from siafu.queue.worker import WorkerOptions
 
+    say = log_to_stderr(log_format.value)
     flags = {
         "endpoint.base_url": base_url, "models.strong": strong, "models.cheap": cheap, "limits.rpm": rpm,
         "limits.concurrency": slots,
@@ -73,29 +90,67 @@ def worker(
     settings = load(config=config, flags=flags)
     options = WorkerOptions(slots=slots, lease=lease, grace=grace, poll=poll, until_empty=until_empty)
     kept = None if keep == "0" else parse_duration(keep)
-    tally, hurried = asyncio.run(_run(settings, options, database, kept))
+    tally, hurried = asyncio.run(_run(settings, options, Beside(shop=database, keep=kept, metrics=metrics, say=say)))
     if json:
         print_json(_record(tally))
     else:
         typer.echo(_text(tally))
     if tally.halt is not None:
-        typer.echo(f"siafu: {tally.halt.message}; the tasks are kept: start a worker again", err=True)
+        say(f"{tally.halt.message}; the tasks are kept: start a worker again")
     raise typer.Exit(stop_code(tally.halt.code) if tally.halt else int(hurried))
 
 
-async def _run(settings: Settings, options: WorkerOptions, shop: str | None, keep: float | None) -> tuple[Tally, bool]:
-    from siafu.border.stopping import stopping
-    from siafu.config.worker import opened_worker
+class Beside(msgspec.Struct, frozen=True, kw_only=True):
+    """What a worker is given beside its settings. shop, keep: as in `opened_worker`. metrics: where they are served,
+    None = nowhere. say: tells people something.
+    """
 
+    shop: str | None
+    keep: float | None
+    metrics: str | None
+    say: Callable[[str], None]
+
+
+async def _run(settings: Settings, options: WorkerOptions, beside: Beside) -> tuple[Tally, bool]:
+    from siafu.border.stopping import stopping
+    from siafu.config.watching import scrape_of
+    from siafu.config.worker import opened_worker
+    from siafu.pace.clock import SystemClock
+
+    say, scrape = beside.say, scrape_of(settings, SystemClock())
     if not settings.mcp_servers and not os.environ.get("SIAFU_PAYMENTS_URL"):
-        _say(f"{UNPAID}; to try refunds: siafu payments serve --help")
-    async with stopping() as stops, opened_worker(settings, options, shop=shop, keep=keep, notice=_say) as worker:
-        _say(f"worker {worker.name}: {options.slots} slots; Ctrl-C stops it in good order")
+        say(f"{UNPAID}; to try refunds: siafu payments serve --help")
+    async with (
+        stopping() as stops,
+        _metrics(beside, scrape),
+        opened_worker(settings, options, shop=beside.shop, keep=beside.keep, notice=say, scrape=scrape) as worker,
+    ):
+        say(f"worker {worker.name}: {options.slots} slots; Ctrl-C stops it in good order")
         return await worker.run(stops), stops.hurry.is_set()
 
 
-def _say(notice: str) -> None:
-    typer.echo(f"siafu: {notice}", err=True)
+@contextlib.asynccontextmanager
+async def _metrics(beside: Beside, scrape: Scrape) -> AsyncIterator[None]:
+    """Serve them while the block runs, if they are wanted."""
+    if beside.metrics is None:
+        yield
+        return
+    from siafu.border.listening import bind, bound_url, host_and_port
+    from siafu.border.urls import is_loopback
+    from siafu.config.watching import TOKEN, scrape_token
+    from siafu.pace.clock import SystemClock
+    from siafu.service.metrics import METRICS, Metrics, MetricsApp
+    from siafu.service.server import served_beside
+
+    host, port = host_and_port(beside.metrics, "--metrics")
+    token, local = scrape_token(), is_loopback(host)
+    if token is None and not local:
+        raise ConfigError(f"metrics at {host} can be read from other machines: set {TOKEN}, or serve them on 127.0.0.1")
+    with bind(host, port) as listening:
+        page = MetricsApp(Metrics(scrape, token, SystemClock(), local=local), SystemClock())
+        async with served_beside(page, listening), scrape.lag.measured():
+            beside.say(f"metrics: {bound_url(listening)}{METRICS}")
+            yield
 
 
 def _record(tally: Tally) -> dict[str, object]:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import secrets
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from pathlib import Path
 
 from siafu.apps.support.asking import SupportTasks
@@ -19,9 +20,11 @@ from siafu.config.servers import support_desk
 from siafu.config.settings import Settings
 from siafu.config.tasks import task_database
 from siafu.errors import StoreBusy, StoreError
+from siafu.observe.scrape import Scrape
 from siafu.pace.clock import SystemClock
 from siafu.queue.doorbell import Doorbell, ringing
 from siafu.queue.worker import Worker, WorkerOptions
+from siafu.store.figures import commit_families, effect_families, task_families
 from siafu.store.lock import Lock
 from siafu.store.task_desk import TaskDesk, Which
 from siafu.store.tasks import TaskStore
@@ -39,10 +42,11 @@ async def opened_worker(
     shop: str | None,
     keep: float | None,
     notice: Callable[[str], None],
+    scrape: Scrape,
 ) -> AsyncIterator[Worker]:
     """A worker for support tasks, with its endpoint, tools and ledger. shop: the example shop's database, None = its
     default place. keep: seconds after which tasks that have ended are removed; None = never. notice: told what an
-    operator should know.
+    operator should know. scrape: told of everything for its metrics.
 
     Raises: ConfigError, StoreError.
     """
@@ -54,7 +58,9 @@ async def opened_worker(
         await stack.enter_async_context(ringing(bell, database))
         store = await stack.enter_async_context(contextlib.aclosing(TaskStore(database, rung=bell.ring)))
         desk = await stack.enter_async_context(support_desk(settings, database=shop))
-        plan = Plan(run=RUN, journal=_ledger(settings.home), tools=desk.tools, denied=desk.denied, notice=notice)
+        plan = Plan(
+            run=RUN, journal=_ledger(settings.home), tools=desk.tools, denied=desk.denied, notice=notice, scrape=scrape
+        )
         house = await stack.enter_async_context(opened(settings, plan))
         if house.store is None:
             raise TypeError("a worker needs a ledger")
@@ -66,7 +72,12 @@ async def opened_worker(
         if keep is not None:
             stack.callback(asyncio.create_task(_put_away(TaskDesk(database), keep, notice)).cancel)
         name = f"{process_name()}:{secrets.token_hex(4)}"
-        yield Worker(name, store, handlers, bell, SystemClock(), options)
+        worker = Worker(name, store, handlers, bell, SystemClock(), options)
+        scrape.add(worker.families)
+        scrape.add(partial(commit_families, "tasks", store.together))
+        scrape.add_slow("tasks", task_families(database))
+        scrape.add_slow("effects", effect_families(desk.effects))
+        yield worker
 
 
 def _ledger(home: Path) -> Path:

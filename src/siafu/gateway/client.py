@@ -1,6 +1,6 @@
 """How a model call is put together. Outermost first:
 
-Deadlined > Reusing > Thrifty > Retrying > Hedging > Routed > [for each upstream and key:
+[Traced] > Deadlined > Reusing > Thrifty > Retrying > Hedging > Routed > [for each upstream and key:
     Guarded > Warmed > Limited > Metered > Spelled > Transport]
 """
 
@@ -32,10 +32,12 @@ from siafu.gateway.routed import Lane, Routed
 from siafu.gateway.routing import Rule
 from siafu.gateway.sharing import Sharing
 from siafu.gateway.thrift import Thrift, Thrifty
+from siafu.gateway.traced import Traced
 from siafu.gateway.transport import Transport
 from siafu.gateway.upstream import Upstream
 from siafu.gateway.warmed import Warmed
 from siafu.gateway.wire import encode
+from siafu.observe import spans
 from siafu.observe.calls import CallContext
 from siafu.observe.events import Observer
 from siafu.pace.clock import Clock
@@ -116,6 +118,11 @@ class Gateway:
 
     async def open(self, request: ChatRequest, context: CallContext) -> Reply:
         return await self._endpoint.open(request, context)
+
+    @property
+    def lanes(self) -> list[Lane]:
+        """Its upstreams and keys, as they are now."""
+        return [post.lane for post in self._posts]
 
     async def models(self) -> list[str]:
         """The models that all upstreams offer: those that the ways name, else what the upstream itself lists; one of
@@ -237,7 +244,9 @@ def assemble(  # noqa: PLR0913 (the one place where everything meets)
         if hedging is not None:
             hedging.worst = partial(_worst, [post.way for post in posts], clock)
         retrying.rules = RetryRules(max_wait=max((post.way.limits.max_wait for post in posts), default=0.0))
+        tracer = spans.tracer()
         outermost_first: list[Wrap] = [
+            *([] if tracer is None else [lambda inner: Traced(inner, tracer)]),
             lambda inner: Deadlined(inner, clock),
             *([around_again] if reuse else []),
             *([] if thrift is None else [lambda inner: Thrifty(inner, thrift, accounts, observer)]),

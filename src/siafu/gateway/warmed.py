@@ -41,6 +41,16 @@ class Warmed:
     def in_flight(self) -> int:
         return self._inner.in_flight
 
+    @property
+    def waiting(self) -> int:
+        """As `Limited.waiting`."""
+        return self._inner.waiting
+
+    @property
+    def limit(self) -> int:
+        """As `Limited.limit`."""
+        return self._inner.limit
+
     def pause(self, now: float) -> float:
         return self._inner.pause(now)
 

@@ -31,16 +31,21 @@ def check_browser(host: str, origin: str, allowed: Iterable[str], *, loopback: b
 
     Raises: Refused.
     """
-    name = _host(f"//{host}")
+    name = host_of(host)
     if not (name in allowed or is_loopback(name) or (not loopback and _is_address(name))):
         raise Refused(421, f"this server does not go by the name {preview(name, 100)!r}; see --allow-host", again=False)
     if origin:
-        page = _host(origin)
+        page = _named(origin)
         if not (page and (page == name or page in allowed or (loopback and is_loopback(page)))):
             raise Refused(403, "requests from pages of other sites are refused", code="origin_refused", again=False)
 
 
-def _host(url: str) -> str:
+def host_of(host: str) -> str:
+    """The name in a Host header, without its port; empty when there is none."""
+    return _named(f"//{host}")
+
+
+def _named(url: str) -> str:
     try:
         return (urlsplit(url).hostname or "").lower()
     except ValueError:

@@ -72,4 +72,9 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "seq {integer} NOT NULL, kind TEXT NOT NULL, fingerprint TEXT NOT NULL, outcome {bytes} NOT NULL, "
         "usd_pico {integer}, PRIMARY KEY (task, path, seq)) {strict}",
     ),
+    (
+        # The traceparent of who submitted it, empty = nobody traced it.
+        "ALTER TABLE task ADD COLUMN trace TEXT NOT NULL DEFAULT ''",
+        "CREATE INDEX task_dead ON task (ended_at) WHERE state = 'dead_letter'",
+    ),
 )

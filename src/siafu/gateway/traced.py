@@ -1,0 +1,89 @@
+"""A span for each model call: from when it is asked for to its end, with all waits and attempts in it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from siafu.border.canonical import dumps
+from siafu.border.money import to_usd
+from siafu.gateway.chat import ChatAnswer, ChatRequest
+from siafu.gateway.endpoint import End, Endpoint, Reply
+from siafu.observe import spans
+from siafu.observe.calls import CallContext
+
+
+class Traced:
+    """The outermost wrapper while somebody traces. The request that leaves names the span in its `traceparent`."""
+
+    def __init__(self, inner: Endpoint, tracer: spans.Tracer) -> None:
+        self._inner = inner
+        self._tracer = tracer
+
+    async def open(self, request: ChatRequest, context: CallContext) -> Reply:
+        span = self._tracer.begin(
+            "chat",
+            request.model,
+            {
+                "gen_ai.request.model": request.model,
+                "gen_ai.request.max_tokens": request.max_tokens,
+                "gen_ai.request.temperature": request.temperature,
+                "gen_ai.agent.name": context.agent or None,
+                "siafu.role": context.role or None,
+                "siafu.step": context.step or None,
+            },
+        )
+        if self._tracer.contents:
+            span.set({"gen_ai.input.messages": spoken(request.messages)})
+        try:
+            with span.current():
+                reply = await self._inner.open(request, context)
+        except BaseException as error:
+            span.end(spans.kind_of(error))
+            raise
+        span.set({"gen_ai.provider.name": reply.head.upstream or None})
+        reply.on_end(partial(self._ended, span))
+        return reply
+
+    def _ended(self, span: spans.Span, end: End) -> None:
+        if end.answer is not None:
+            span.set(_answered(end.answer))
+            if self._tracer.contents:
+                span.set({"gen_ai.output.messages": spoken([end.answer.message])})
+            span.end()
+        else:
+            span.end("abandoned" if end.error is None else spans.kind_of(end.error))
+
+
+def _answered(answer: ChatAnswer) -> spans.Attributes:
+    usage, cost = answer.usage, answer.usd_pico
+    return {
+        "gen_ai.response.id": answer.id or None,
+        "gen_ai.response.model": answer.model or None,
+        "gen_ai.response.finish_reasons": [answer.finish_reason] if answer.finish_reason else None,
+        "gen_ai.usage.input_tokens": None if usage is None else usage.input,
+        "gen_ai.usage.output_tokens": None if usage is None else usage.output,
+        "gen_ai.usage.cache_read.input_tokens": None if usage is None else usage.cached,
+        "gen_ai.usage.cost": None if cost is None else float(to_usd(cost)),  # spans know no other numbers
+        "siafu.attempts": answer.attempts,
+    }
+
+
+def spoken(messages: Sequence[Mapping[str, Any]]) -> str:
+    """Messages in the form of the conventions: each with a role and parts."""
+    return dumps(
+        [{"role": message.get("role", "assistant"), "parts": _parts(message)} for message in messages]
+    ).decode()
+
+
+def _parts(message: Mapping[str, Any]) -> list[Any]:
+    """Of a message as clients wrote it: of any shape."""
+    content, calls = message.get("content"), message.get("tool_calls")
+    if message.get("role") == "tool":
+        return [{"type": "tool_call_response", "id": message.get("tool_call_id"), "response": content}]
+    parts = content if isinstance(content, list) else [{"type": "text", "content": content}] if content else []
+    asked = [
+        call["function"] | {"id": call.get("id")} for call in calls or () if isinstance(call.get("function"), dict)
+    ]
+    return parts + [{"type": "tool_call", **call} for call in asked]
