@@ -34,6 +34,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "dead": ("siafu.cli.dead", "See and retry tasks that were given up."),
     "keys": ("siafu.cli.keys", "Make, list and revoke keys for clients of siafu serve."),
     "batch": ("siafu.cli.batch", "Run a file of OpenAI-Batch lines; resumes by itself."),
+    "report": ("siafu.cli.report", "See how tasks did against what was promised, by hour."),
     "cost": ("siafu.cli.cost", "See what runs cost, what a file will cost, and other models."),
     "upstream-keys": ("siafu.cli.upstream_keys", "Change the keys of upstreams while siafu runs."),
     "canary": ("siafu.cli.canary", "Try a new upstream or model on some users, beside the old one."),

@@ -6,6 +6,7 @@ Ids, users and words of requests are none.
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from collections.abc import Awaitable, Callable, Container, Sequence
 from typing import Literal
@@ -45,6 +46,12 @@ class Family(msgspec.Struct, frozen=True):
     help: str
     labels: Labels = ()
     rows: Sequence[tuple[Labels, float | Histogram]] = ()
+
+
+def nearest_rank(samples: Sequence[float], percent: float) -> float:
+    """The smallest sample that at least `percent` percent of all are not above: rank ceil(percent / 100 * n)."""
+    rank = math.ceil(round(percent / 100 * len(samples), 9))  # 99.9 % of 1,000 are 999, not a little more
+    return sorted(samples)[max(1, rank) - 1]
 
 
 Source = Callable[[], Sequence[Family]]
