@@ -89,7 +89,6 @@ def serve(
     from siafu.service.app import Bounds
     from siafu.service.server import more_files
 
-    say = log_to_stderr(log_format.value)
     flags = {"endpoint.base_url": base_url, "limits.concurrency": concurrency, "limits.rpm": rpm}
     settings = load(config=config, flags=flags)
     running = settings.limits.concurrency
@@ -106,10 +105,11 @@ def serve(
         tell(told, f"{note}Ctrl-C stops it", file=ready_file, as_json=json)
 
     relieve_collector()
-    with door.listening:
+    with door.listening, log_to_stderr(log_format.value) as say:
         whole = asyncio.run(_run(settings, door, bounds, grace, parent_pid, Voice(ready=ready, say=say)))
+        if not whole:
+            say("some requests were cut off; their calls are in the ledger")
     if not whole:
-        say("some requests were cut off; their calls are in the ledger")
         raise typer.Exit(1)
 
 

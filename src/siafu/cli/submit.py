@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
@@ -76,7 +77,8 @@ Examples:
 \b
 A line is one request, as siafu support run takes it. Its id names the task
 within the run: a line that was submitted before is not added again, so after
-an interruption the same command goes on. Workers need no restart.
+an interruption the same command goes on. Workers need no restart. What is
+done for a task is traced under TRACEPARENT, when that is set.
 Exit code: 0 all are accepted, 1 some lines could not be used, 2 wrong use.
 """,
 )
@@ -146,11 +148,11 @@ async def _submit(settings: Settings, lines: Iterator[Read]) -> Taken:
     from siafu.border.jsonl import LineError
     from siafu.config.tasks import task_store
 
-    taken = Taken()
+    taken, trace = Taken(), os.environ.get("TRACEPARENT", "")
     async with task_store(settings) as store:
         while part := list(islice(lines, AT_ONCE)):
             good = [each for each in part if not isinstance(each, LineError)]
-            answers = iter(await store.accept([task for _, _, task in good]))
+            answers = iter(await store.accept([msgspec.structs.replace(task, trace=trace) for _, _, task in good]))
             for each in part:
                 if isinstance(each, LineError):
                     taken.refused.append({"line": each.line, "code": each.code, "message": each.message})

@@ -82,7 +82,6 @@ def worker(
     from siafu.observe.logs import log_to_stderr
     from siafu.queue.worker import WorkerOptions
 
-    say = log_to_stderr(log_format.value)
     flags = {
         "endpoint.base_url": base_url, "models.strong": strong, "models.cheap": cheap, "limits.rpm": rpm,
         "limits.concurrency": slots,
@@ -90,13 +89,15 @@ def worker(
     settings = load(config=config, flags=flags)
     options = WorkerOptions(slots=slots, lease=lease, grace=grace, poll=poll, until_empty=until_empty)
     kept = None if keep == "0" else parse_duration(keep)
-    tally, hurried = asyncio.run(_run(settings, options, Beside(shop=database, keep=kept, metrics=metrics, say=say)))
-    if json:
-        print_json(_record(tally))
-    else:
-        typer.echo(_text(tally))
-    if tally.halt is not None:
-        say(f"{tally.halt.message}; the tasks are kept: start a worker again")
+    with log_to_stderr(log_format.value) as say:
+        beside = Beside(shop=database, keep=kept, metrics=metrics, say=say)
+        tally, hurried = asyncio.run(_run(settings, options, beside))
+        if json:
+            print_json(_record(tally))
+        else:
+            typer.echo(_text(tally))
+        if tally.halt is not None:
+            say(f"{tally.halt.message}; the tasks are kept: start a worker again")
     raise typer.Exit(stop_code(tally.halt.code) if tally.halt else int(hurried))
 
 

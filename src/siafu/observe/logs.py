@@ -7,11 +7,12 @@ text from outside can forge a line.
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import logging
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Literal
 
 from siafu.border.canonical import dumps
@@ -24,17 +25,22 @@ MOST = 8_000  # characters of a message or a traceback
 _HIDDEN = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 
 
-def log_to_stderr(form: Form) -> Callable[[str], None]:
-    """Send everything from level INFO of siafu, and from WARNING of its libraries, to stderr. Returns what tells people
-    a notice: as a line of the log, or in text as such.
+@contextlib.contextmanager
+def log_to_stderr(form: Form) -> Iterator[Callable[[str], None]]:
+    """While the block runs, send everything from level INFO of siafu, and from WARNING of its libraries, to stderr.
+    Yields what tells people a notice.
     """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines() if form == "json" else PlainLines())
     root, own = logging.getLogger(), logging.getLogger("siafu")
-    root.handlers[:] = [handler]
-    root.setLevel(logging.WARNING)
+    level = own.level
+    root.addHandler(handler)
     own.setLevel(logging.INFO)
-    return own.info
+    try:
+        yield own.info
+    finally:
+        root.removeHandler(handler)
+        own.setLevel(level)
 
 
 class JsonLines(logging.Formatter):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import threading
 from collections.abc import Iterator, Mapping
@@ -30,9 +31,11 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from siafu import __version__
 from siafu.border.secrets import Secret, redact
+from siafu.border.text import preview
 from siafu.observe.spans import Attributes, Operation, Span, traceparent
 
 FLUSH_SECONDS = 2.0  # for what is left at the end
+QUIET_SECONDS = 60.0  # between two complaints
 CONTENTS = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 _SECONDS = [0.01 * 2**n for n in range(14)]
 _TOKENS = [float(4**n) for n in range(14)]
@@ -151,6 +154,20 @@ class Exporting:
             await asyncio.wait_for(sent.wait(), seconds)
 
 
+class _Seldom(logging.Handler):
+    """What the SDK has to say, once in a while: while a collector is away, that is the same every few seconds."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self._next = 0.0
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if (now := perf_counter()) >= self._next:
+            self._next = now + QUIET_SECONDS
+            said = preview(redact(record.getMessage()), 300)
+            logging.getLogger("siafu").warning("what is traced does not arrive; the work goes on: %s", said)
+
+
 def embedded() -> OtelTracer | None:
     """Over the providers that the program around siafu has set; None when it has set none."""
     if not isinstance(provider := trace.get_tracer_provider(), trace.ProxyTracerProvider):
@@ -165,6 +182,9 @@ def exporting() -> Exporting:
     for name in (name for name in environ if name.startswith("OTEL_EXPORTER_OTLP") and name.endswith("HEADERS")):
         for pair in environ[name].split(","):
             Secret(pair.partition("=")[2].strip())  # from here on no log shows it
+    library = logging.getLogger("opentelemetry")
+    library.addHandler(_Seldom())
+    library.propagate = False
     instance = {"service.name": environ.get("OTEL_SERVICE_NAME", "siafu"), "service.version": __version__}
     resource = Resource.create(instance)
     spans = TracerProvider(resource=resource, shutdown_on_exit=False)
