@@ -63,7 +63,7 @@ def test_f52_quick_refusals_do_not_make_calls_look_fast() -> None:
     assert (sum(found.counts), round(found.total, 6)) == (60, 54.0)
 
 
-def test_models_have_a_label_once_they_are_named_or_have_answered() -> None:
+def test_sec42_models_have_a_label_once_they_are_named_or_have_answered() -> None:
     made_up = [attempt(model=f"made-up-{n}", outcome="refused", code="request_refused") for n in range(1000)]
     counts = seen(*made_up, attempt(model="named", outcome="failed"), attempt(model="new"), attempt(model="new"))
     assert rows(counts, "siafu_model_calls") == {
@@ -80,7 +80,7 @@ def test_no_call_is_lost_and_labels_stay_few(calls: list[tuple[str, str]]) -> No
     assert len({labels[0] for labels in found}) <= MOST_NAMES + 1
 
 
-def test_what_stands_in_labels_is_never_a_task_a_run_or_a_user() -> None:
+def test_sec42_what_stands_in_labels_is_never_a_task_a_run_or_a_user() -> None:
     marked: dict[str, Any] = {"run": "SECRET-run", "task": "SECRET-task"}
     counts = seen(
         attempt(**marked, key="SECRET-key", bucket="7/new", outcome="failed", code="overloaded"),

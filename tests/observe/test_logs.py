@@ -43,7 +43,7 @@ def test_f58_the_key_is_in_no_line(form: Callable[[logging.LogRecord], str]) -> 
         assert not any(secret in line for secret in (KEY, "p4ssw0rd", "열쇠는 아무 글자나"))
 
 
-def test_no_text_can_forge_a_line_or_drive_a_terminal() -> None:
+def test_sec30_no_text_can_forge_a_line_or_drive_a_terminal() -> None:
     text = "끝\r\nsiafu: all is well\x1b[2J\x9b31m\u2028\u202e.exe\x00"
     line = JsonLines().format(record("%s", text))
     assert line.isprintable()

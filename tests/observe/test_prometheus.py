@@ -31,6 +31,8 @@ from sim import running, running_sim
 ROOT = Path(__file__).parents[2]
 RULES = ROOT / "deploy" / "prometheus" / "rules.yml"
 DASHBOARD = ROOT / "deploy" / "grafana" / "siafu.json"
+DOCS = ROOT / "docs" / "watching.md"
+STANDARD = re.compile("process_|python_")
 METRIC = re.compile(r"\b(?:siafu|agent_swarm|process|python)_\w+|\bup\b")
 SECONDS = 60.0
 ASK = {"model": "gpt-4.1-mini", "messages": [{"role": "user", "content": "안녕"}]}
@@ -180,6 +182,8 @@ def test_every_query_is_answered_and_every_metric_is_there(tmp_path: Path) -> No
     assert all(rule["health"] == "ok" for rule in rules), rules
     assert len(rules) == 14
     assert not names(dashboard() + [rule["query"] for rule in rules]) - set.union(*map(told, pages))
+    listed = DOCS.read_text(encoding="utf-8")
+    assert not {name for name in set.union(*map(told, pages)) if f"`{name}`" not in listed and not STANDARD.match(name)}
     silent = {expr for expr, answer in answers.items() if not answer}
     assert all(re.search("errors_total|error_total|wait_seconds|canary|tool_call", expr) for expr in silent), silent
 

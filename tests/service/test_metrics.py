@@ -52,13 +52,13 @@ async def test_who_is_on_this_machine_reads_what_was_asked(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("header", ["X-Forwarded-For", "Forwarded", "Via", "X-Real-IP"])
-async def test_what_a_proxy_on_this_machine_passes_on_is_refused(tmp_path: Path, header: str) -> None:
+async def test_sec42_what_a_proxy_on_this_machine_passes_on_is_refused(tmp_path: Path, header: str) -> None:
     async with server(tmp_path) as served:
         status, _, said = await served.ask("/metrics", **{header: "203.0.113.9"})
         assert (status, said["error"]["code"]) == (403, "metrics_refused")
 
 
-async def test_a_server_for_others_tells_metrics_to_nobody_without_a_token(tmp_path: Path) -> None:
+async def test_sec42_a_server_for_others_tells_metrics_to_nobody_without_a_token(tmp_path: Path) -> None:
     async with server(tmp_path, loopback=False) as served:
         assert (await served.ask("/metrics"))[0] == 403
         assert (await served.ask("/metrics", Authorization="Bearer sk-siafu-a-client-key"))[0] == 403
@@ -71,7 +71,7 @@ async def test_a_page_of_another_site_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("loopback", [True, False])
-async def test_with_a_token_it_is_needed_wherever_one_asks_from(tmp_path: Path, loopback: bool) -> None:
+async def test_sec42_with_a_token_it_is_needed_wherever_one_asks_from(tmp_path: Path, loopback: bool) -> None:
     async with server(tmp_path, scrape_token=TOKEN, loopback=loopback) as served:
         status, headers, said = await served.ask("/metrics")
         assert (status, headers["www-authenticate"]) == (401, "Bearer")
@@ -83,7 +83,7 @@ async def test_with_a_token_it_is_needed_wherever_one_asks_from(tmp_path: Path, 
         assert TOKEN.reveal() not in text
 
 
-async def test_who_guesses_tokens_is_slowed_down_and_the_right_one_is_not(tmp_path: Path) -> None:
+async def test_sec34_who_guesses_tokens_is_slowed_down_and_the_right_one_is_not(tmp_path: Path) -> None:
     async with server(tmp_path, scrape_token=TOKEN) as served:
         found = [(await served.ask("/metrics", Authorization=f"Bearer {n}"))[0] for n in range(3 * WRONG_AT_ONCE)]
         assert found[0] == 401
