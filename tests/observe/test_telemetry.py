@@ -96,6 +96,36 @@ def test_a_collector_that_is_away_costs_nothing_but_spans(tmp_path: Path) -> Non
     assert "Traceback" not in done.stderr
 
 
+EMBEDDED = """
+import asyncio
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+import siafu
+from siafu.gateway.scripted import Scripted
+
+exporter, provider = InMemorySpanExporter(), TracerProvider()
+provider.add_span_processor(SimpleSpanProcessor(exporter))
+trace.set_tracer_provider(provider)
+
+async def main():
+    with trace.get_tracer("theirs").start_as_current_span("their work"):
+        async for result in siafu.map("{item}?", ["a"], run="여행", endpoint=Scripted(["b"])):
+            assert result.value == "b"
+
+asyncio.run(main())
+inner, outer = exporter.get_finished_spans()
+assert (inner.name, outer.name) == ("invoke_workflow 여행", "their work")
+assert inner.parent.span_id == outer.context.span_id
+"""
+
+
+def test_a_program_that_traces_gets_the_spans_of_its_maps(tmp_path: Path) -> None:
+    done = python(tmp_path, "-c", EMBEDDED)
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.parametrize(
     ("env", "code", "said"),
     [

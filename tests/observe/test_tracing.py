@@ -149,6 +149,16 @@ async def test_metrics_count_also_what_is_not_sampled(traced: Callable[..., Reco
     assert tokens == {"input": 1400, "output": 40}
 
 
+def test_models_that_clients_made_up_are_no_labels(traced: Callable[..., Recorder]) -> None:
+    seen = traced()
+    for name in ("made-up-1", "made-up-2", "real"):
+        span = seen.tracer.begin("chat", name, {"gen_ai.request.model": name})
+        span.end("" if name == "real" else "request_refused")
+    found = seen.metrics()["gen_ai.client.operation.duration"]
+    assert {point.attributes["gen_ai.request.model"] for point in found} == {"real", "other"}
+    assert {span.name for span in seen.spans} == {"chat made-up-1", "chat made-up-2", "chat real"}
+
+
 async def test_what_was_said_is_in_spans_only_when_it_is_asked_for_and_keys_never_are(
     traced: Callable[..., Recorder],
 ) -> None:

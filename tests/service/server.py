@@ -124,7 +124,7 @@ async def server(
         scrape=Scrape(Counts(), clock),
         scrape_token=scrape_token,
     )
-    ring = KeyRing(parts.keys, clock, open_until_first=True)
+    ring = KeyRing(parts.keys, clock, open_until_first=loopback)
     await ring.refresh()
     app = App(parts, ring, bounds or Bounds(at_once=10), loopback=loopback)
     listening, stops, ready = bind("127.0.0.1", 0), Stops(asyncio.Event(), asyncio.Event()), asyncio.Event()

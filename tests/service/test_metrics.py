@@ -26,6 +26,7 @@ from siafu.service.metrics import WRONG_AT_ONCE, Metrics, MetricsApp
 from siafu.service.server import served_beside
 
 from .server import server
+from .test_app import make_key
 
 TOKEN = Secret("a-token-that-is-long-enough")
 
@@ -60,8 +61,16 @@ async def test_sec42_what_a_proxy_on_this_machine_passes_on_is_refused(tmp_path:
 
 async def test_sec42_a_server_for_others_tells_metrics_to_nobody_without_a_token(tmp_path: Path) -> None:
     async with server(tmp_path, loopback=False) as served:
-        assert (await served.ask("/metrics"))[0] == 403
-        assert (await served.ask("/metrics", Authorization="Bearer sk-siafu-a-client-key"))[0] == 403
+        assert (await served.ask("/metrics"))[0] == 401
+        assert (await served.ask("/metrics", Host="192.0.2.1"))[0] == 403
+
+
+async def test_once_clients_need_a_key_metrics_need_the_token(tmp_path: Path) -> None:
+    async with server(tmp_path) as served:
+        assert (await served.ask("/metrics"))[0] == 200
+        _, key = await make_key(served)
+        for sent in ({}, key):
+            assert (await served.ask("/metrics", **sent))[0] == 401
 
 
 async def test_a_page_of_another_site_is_refused(tmp_path: Path) -> None:
@@ -95,7 +104,7 @@ async def test_beside_a_worker_there_is_that_page_and_no_other() -> None:
     clock = SystemClock()
     scrape = Scrape(Counts(), clock)
     with bind("127.0.0.1", 0) as listening:
-        page = MetricsApp(Metrics(scrape, None, clock, local=True), clock)
+        page = MetricsApp(Metrics(scrape, None, clock, lambda: True), clock)
         async with served_beside(page, listening), aiohttp.ClientSession() as session:
             url = bound_url(listening)
             found = {}
@@ -113,7 +122,7 @@ async def test_beside_a_worker_there_is_that_page_and_no_other() -> None:
 async def test_it_ends_with_the_block_also_while_somebody_reads() -> None:
     clock = SystemClock()
     with bind("127.0.0.1", 0) as listening:
-        page = MetricsApp(Metrics(Scrape(Counts(), clock), None, clock, local=True), clock)
+        page = MetricsApp(Metrics(Scrape(Counts(), clock), None, clock, lambda: True), clock)
         async with asyncio.timeout(10):
             async with served_beside(page, listening):
                 _, writer = await asyncio.open_connection(*listening.getsockname())

@@ -60,7 +60,7 @@ def sla(
     config: Path | None = Config,
     json: bool = AsJson,
 ) -> None:
-    """Compare how long tasks took, and how many succeeded, with what was promised, by hour."""
+    """Compare tasks with what was promised, by hour."""
     from siafu.apps.sla import Targets
     from siafu.cli.filerun import parse_duration
     from siafu.config.settings import load

@@ -148,7 +148,7 @@ async def _metrics(beside: Beside, scrape: Scrape) -> AsyncIterator[None]:
     if token is None and not local:
         raise ConfigError(f"metrics at {host} can be read from other machines: set {TOKEN}, or serve them on 127.0.0.1")
     with bind(host, port) as listening:
-        page = MetricsApp(Metrics(scrape, token, SystemClock(), local=local), SystemClock())
+        page = MetricsApp(Metrics(scrape, token, SystemClock(), lambda: local), SystemClock())
         async with served_beside(page, listening), scrape.lag.measured():
             beside.say(f"metrics: {bound_url(listening)}{METRICS}")
             yield

@@ -32,6 +32,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from siafu import __version__
 from siafu.border.secrets import Secret, redact
 from siafu.border.text import preview
+from siafu.observe.figures import Names
 from siafu.observe.spans import Attributes, Operation, Span, traceparent
 
 FLUSH_SECONDS = 2.0  # for what is left at the end
@@ -42,6 +43,7 @@ _TOKENS = [float(4**n) for n in range(14)]
 _MEASURED = (
     "gen_ai.operation.name", "gen_ai.provider.name", "gen_ai.request.model", "gen_ai.response.model", "error.type",
 )  # fmt: skip
+_MODELS = {"gen_ai.request.model", "gen_ai.response.model"}
 _w3c = TraceContextTextMapPropagator()  # and no baggage: what a program tells its own parts is none of a model's
 
 
@@ -50,6 +52,7 @@ class OtelTracer:
 
     def __init__(self, provider: trace.TracerProvider, meters: metrics.MeterProvider, *, contents: bool) -> None:
         self.contents = contents
+        self.models = Names()  # of metrics
         self._tracer = provider.get_tracer("siafu", __version__)
         meter = meters.get_meter("siafu", __version__)
         self.duration = meter.create_histogram(
@@ -101,6 +104,8 @@ class _OtelSpan:
             self._inner.set_status(trace.StatusCode.ERROR, error)
         if self._measured["gen_ai.operation.name"] == "chat":
             labels = {name: self._measured[name] for name in _MEASURED if name in self._measured}
+            for name in labels.keys() & _MODELS:  # clients write what they like there
+                labels[name] = self._tracer.models.bounded(labels[name], newcomer=not error)
             self._tracer.duration.record(perf_counter() - self._began, labels)
             for kind in ("input", "output"):
                 if (tokens := self._measured.get(f"gen_ai.usage.{kind}_tokens")) is not None:

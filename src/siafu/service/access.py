@@ -112,6 +112,11 @@ class KeyRing:
         self._holders: Mapping[str, Holder] = {}
         self._wrong: OrderedDict[str, Bucket] = OrderedDict()
 
+    @property
+    def open(self) -> bool:
+        """Whether nobody needs a key."""
+        return not self._holders and self._open_until_first
+
     async def refresh(self) -> None:
         """Read the keys if any changed. Raises: StoreError; then the former ones go on."""
         edition = await self._keys.edition()
@@ -147,7 +152,7 @@ class KeyRing:
 
         Raises: Refused.
         """
-        if not self._holders and self._open_until_first:
+        if self.open:
             return None
         scheme, _, text = b", ".join(authorization).decode("latin-1").partition(" ")
         holder = self._holders.get(hash_of(text.strip())) if scheme.lower() == "bearer" else None

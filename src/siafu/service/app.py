@@ -73,7 +73,7 @@ class App:
         self.draining = False
         parts.departures.left = self._queued.end
         self._requests = Requests([*ROUTES, METRICS])
-        self._metrics = Metrics(parts.scrape, parts.scrape_token, parts.clock, local=loopback)
+        self._metrics = Metrics(parts.scrape, parts.scrape_token, parts.clock, lambda: ring.open)
         parts.scrape.add(self._requests.families)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -1,14 +1,15 @@
 """`GET /metrics`: who may read them, and the page; in `siafu serve`, and by itself beside a worker.
 
-What is told names models, upstreams, tools and money, so it is for this machine alone, or for who sends a token. A
-proxy on this machine would make everybody look local: its requests say that they were passed on, and are refused.
+What is told names models, upstreams, tools and money, so it is for this machine alone, while nobody needs a key there,
+or for who sends a token. A proxy on this machine would make everybody look local: its requests say that they were
+passed on, and are refused.
 """
 
 from __future__ import annotations
 
 import hmac
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 from siafu.border.secrets import Secret
 from siafu.border.urls import is_loopback
@@ -27,15 +28,13 @@ _PASSED_ON = (b"x-forwarded-for", b"forwarded", b"via", b"x-real-ip")
 
 
 class Metrics:
-    """The page. token: what who asks has to send, None = nothing, but only this machine may ask. local: the server
-    listens for this machine only.
-    """
+    """The page. token: what who asks has to send; None = this machine may ask, if `open` says so, and nobody else."""
 
-    def __init__(self, scrape: Scrape, token: Secret | None, clock: Clock, *, local: bool) -> None:
+    def __init__(self, scrape: Scrape, token: Secret | None, clock: Clock, open: Callable[[], bool]) -> None:
         self._scrape = scrape
         self._token = token
         self._clock = clock
-        self._local = local
+        self._open = open
         self._wrong = Bucket(WRONG_A_SECOND, WRONG_AT_ONCE)
 
     async def answer(self, x: Exchange) -> None:
@@ -47,15 +46,14 @@ class Metrics:
         await x.write(text, more=False)
 
     def _admit(self, x: Exchange) -> None:
-        if self._token is None:
-            passed_on = any(x.headers(name) for name in _PASSED_ON)
-            if self._local and is_loopback(x.address) and is_loopback(host_of(x.header(b"host"))) and not passed_on:
-                return
+        passed_on = any(x.headers(name) for name in _PASSED_ON)
+        local = is_loopback(x.address) and is_loopback(host_of(x.header(b"host"))) and not passed_on
+        if self._token is None and local and self._open():
+            return
+        if self._token is None and not local:
             message = "metrics are for this machine only; with SIAFU_METRICS_TOKEN set, for who sends it as a bearer"
             raise Refused(403, message, code="metrics_refused", again=False)
-        scheme, _, given = x.header(b"authorization").partition(" ")
-        right = hmac.compare_digest(given.strip().encode(), self._token.reveal().encode())
-        if scheme.lower() == "bearer" and right:
+        if self._token is not None and _bearer(x, self._token):
             return
         now = self._clock.now()
         if wait := self._wrong.ready(now):
@@ -63,6 +61,12 @@ class Metrics:
         self._wrong.take(now)
         message = "metrics need the token: send `Authorization: Bearer ...` with what SIAFU_METRICS_TOKEN holds"
         raise Refused(401, message, code="invalid_api_key", again=False)
+
+
+def _bearer(x: Exchange, token: Secret) -> bool:
+    scheme, _, given = x.header(b"authorization").partition(" ")
+    right = hmac.compare_digest(given.strip().encode(), token.reveal().encode())
+    return scheme.lower() == "bearer" and right
 
 
 class MetricsApp:
