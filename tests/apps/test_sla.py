@@ -59,6 +59,15 @@ def test_an_open_task_that_is_late_has_missed_it_whatever_comes_of_it() -> None:
     assert report(task("new", "ready", took=None, ago=5.0)).total.met is None
 
 
+def test_overdue_tasks_are_slower_than_any_that_ended() -> None:
+    quick = [task(f"q{n}", took=1.0) for n in range(19)]
+    late = [task(f"l{n}", "waiting", took=None, ago=31.0) for n in range(2)]
+    only_time = Targets(p95=30.0)
+    assert report(*quick, late[0], targets=only_time).total.met is True  # one of twenty
+    assert report(*quick, *late, targets=only_time).total.met is False
+    assert report(*quick, *late, targets=only_time).total.p95 == 1.0
+
+
 def test_cancelled_tasks_are_nobody_s_fault() -> None:
     found = report(task("a"), task("c", "cancelled", took=900.0, ago=1000.0))
     assert (found.total.cancelled, found.total.success, found.total.met, found.missed) == (1, Decimal(1), True, 0)

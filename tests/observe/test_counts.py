@@ -39,7 +39,7 @@ def seen(*events: Event) -> Counts:
 def test_calls_are_told_by_outcome_and_their_tokens_and_cost_by_who_asked() -> None:
     counts = seen(
         attempt(input_tokens=700, cached_tokens=600, output_tokens=20),
-        attempt(input_tokens=300, output_tokens=5, usd_pico=500),
+        attempt(input_tokens=300, output_tokens=5, usd_pico=500, code="usage_doubtful"),
         attempt(outcome="refused", code="rate_limited", status=429, usd_pico=0),
         attempt(outcome="failed", code="call_timeout", usd_pico=None, role="그 역할"),
         ItemStarted(task="t"),  # is no number

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
 import pytest
@@ -77,6 +78,18 @@ async def test_a_database_is_asked_once_in_a_while_and_its_fault_costs_its_own_m
         assert found["siafu_metrics_source_up{'source': 'tasks'}"] == 0
         assert "agent_swarm_task_total" in found
     assert caplog.text.count("it is away") == 1
+
+
+async def test_a_database_that_hangs_does_not_hold_up_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("siafu.observe.scrape.ASK_SECONDS", 0.02)
+    scrape = Scrape(Counts(), VirtualClock())
+
+    async def source() -> Sequence[Family]:
+        await asyncio.Event().wait()
+        return []
+
+    scrape.add_slow("tasks", source)
+    assert (await page(scrape))["siafu_metrics_source_up{'source': 'tasks'}"] == 0
 
 
 async def test_a_loop_that_is_kept_busy_is_late() -> None:

@@ -298,7 +298,9 @@ def test_traceparents(text: str, valid: bool) -> None:
         {"content": [{"type": "text", "text": "네"}, 5]},
         {"role": "assistant", "tool_calls": [{"id": "c"}, {"function": "no"}]},
         {"role": 3, "content": 7},
+        {"tool_calls": 5},
+        {"tool_calls": [7]},
     ],
 )
 def test_messages_of_any_shape_can_be_told(message: dict[str, Any]) -> None:
-    assert spoken([message]).startswith('[{"role":')
+    assert spoken([message, 5]).startswith('[{"role":')

@@ -8,6 +8,7 @@ whatever comes of it. Cancelled ones count for neither. Pure.
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable
 from decimal import Decimal
@@ -138,7 +139,6 @@ class Sla:
         failed, cancelled, still_open = (sum(getattr(part, name) for part in parts) for name in _COUNTED)
         overdue = sum(part.overdue for part in parts)
         judged = len(seconds) + failed + overdue
-        p95 = nearest_rank(seconds, 95) if seconds else None
         success = Decimal(len(seconds)) / judged if judged else None
         return Period(
             begins_at=begins_at,
@@ -150,20 +150,20 @@ class Sla:
             slow=sum(part.slow for part in parts),
             overdue=overdue,
             p50=nearest_rank(seconds, 50) if seconds else None,
-            p95=p95,
+            p95=nearest_rank(seconds, 95) if seconds else None,
             success=success,
-            met=_met(self._targets, p95, success, overdue),
+            met=_met(self._targets, seconds + [math.inf] * overdue, success),
         )
 
 
 _COUNTED = ("failed", "cancelled", "open")
 
 
-def _met(targets: Targets, p95: float | None, success: Decimal | None, overdue: int) -> bool | None:
-    """Whether a period keeps the targets. Where none succeeded, what is overdue has broken the one of time."""
+def _met(targets: Targets, seconds: list[float], success: Decimal | None) -> bool | None:
+    """Whether a period keeps the targets. seconds: of tasks that succeeded; infinite, of those that are overdue."""
     kept: list[bool] = []
-    if targets.p95 is not None and (p95 is not None or overdue):
-        kept.append(p95 is not None and p95 <= targets.p95)
+    if targets.p95 is not None and seconds:
+        kept.append(nearest_rank(seconds, 95) <= targets.p95)
     if targets.success is not None and success is not None:
         kept.append(success >= targets.success)
     return all(kept) if kept else None

@@ -14,7 +14,7 @@ from siafu.cli.showing import AsJson, Config, print_json, print_table, time_text
 from siafu.errors import ConfigError
 
 if TYPE_CHECKING:
-    from siafu.apps.sla import Period, SlaReport, Targets
+    from siafu.apps.sla import Miss, Period, SlaReport, Targets
     from siafu.config.settings import Settings
 
 app = typer.Typer(
@@ -92,39 +92,20 @@ async def _report(
 
 def _show(found: SlaReport) -> None:
     names = (
-        "hour (UTC)",
-        "kept",
-        "accepted",
-        "succeeded",
-        "failed",
-        "open",
-        "overdue",
-        "slow",
-        "p50 s",
-        "p95 s",
-        "success",
-    )
+        "hour (UTC)", "kept", "accepted", "succeeded", "failed", "open", "overdue", "slow", "p50 s", "p95 s", "success",
+    )  # fmt: skip
     rows = [(time_text(hour.begins_at), *_cells(hour)) for hour in found.hours]
     if rows:
         rows.append(("all", *_cells(found.total)))
     print_table(names, rows, nothing="no tasks were accepted in this time", numbers=2)
     if found.missed:
         typer.echo(f"\n{found.missed:,} misses, the first {len(found.misses):,}:" if found.misses else "")
-        print_table(
-            ("id", "state", "seconds", "accepted", "run", "key", "why"),
-            [
-                (
-                    miss.id,
-                    miss.state,
-                    f"{miss.seconds:,.3f}",
-                    time_text(miss.accepted_at),
-                    miss.run,
-                    miss.key,
-                    miss.code,
-                )
-                for miss in found.misses
-            ],
-        )
+        print_table(("id", "state", "seconds", "accepted", "run", "key", "why"), [_told(miss) for miss in found.misses])
+
+
+def _told(miss: Miss) -> tuple[str, ...]:
+    took = f"{miss.seconds:,.3f}"
+    return (miss.id, miss.state, took, time_text(miss.accepted_at), miss.run, miss.key, miss.code)
 
 
 def _cells(period: Period) -> tuple[str, ...]:

@@ -70,20 +70,17 @@ def _answered(answer: ChatAnswer) -> spans.Attributes:
     }
 
 
-def spoken(messages: Sequence[Mapping[str, Any]]) -> str:
-    """Messages in the form of the conventions: each with a role and parts."""
-    return dumps(
-        [{"role": message.get("role", "assistant"), "parts": _parts(message)} for message in messages]
-    ).decode()
+def spoken(messages: Sequence[Any]) -> str:
+    """Messages in the form of the conventions, each with a role and parts; of any shape, as clients wrote them."""
+    told = [message for message in messages if isinstance(message, Mapping)]
+    return dumps([{"role": each.get("role", "assistant"), "parts": _parts(each)} for each in told]).decode()
 
 
 def _parts(message: Mapping[str, Any]) -> list[Any]:
-    """Of a message as clients wrote it: of any shape."""
     content, calls = message.get("content"), message.get("tool_calls")
     if message.get("role") == "tool":
         return [{"type": "tool_call_response", "id": message.get("tool_call_id"), "response": content}]
     parts = content if isinstance(content, list) else [{"type": "text", "content": content}] if content else []
-    asked = [
-        call["function"] | {"id": call.get("id")} for call in calls or () if isinstance(call.get("function"), dict)
-    ]
+    made = [call for call in calls if isinstance(call, dict)] if isinstance(calls, list) else []
+    asked = [call["function"] | {"id": call.get("id")} for call in made if isinstance(call.get("function"), dict)]
     return parts + [{"type": "tool_call", **call} for call in asked]

@@ -24,6 +24,7 @@ from siafu.observe.figures import OTHER, Family, Histogram, Labels, Names
 
 CALL_SECONDS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 3.0, 5.0, 8.0, 13.0, 20.0, 30.0, 60.0, 120.0, 300.0)
 TASK_MS = (100.0, 250.0, 500.0, 1000.0, 1500.0, 2000.0, 3000.0, 5000.0)
+MOST_TOOLS = 200  # that have a label
 MOST_KEYS = 10_000  # remembered as they came; then they are sorted into labels anew
 _CALL = ("model", "upstream", "role")
 
@@ -42,7 +43,7 @@ class Counts:
     """models: names that the settings know; others get a label once they have answered."""
 
     def __init__(self, models: Container[str] = ()) -> None:
-        self._models, self._roles, self._tools = Names(models), Names(), Names(most=4 * 50)
+        self._models, self._roles, self._tools = Names(models), Names(), Names(most=MOST_TOOLS)
         self._attempts: dict[Labels, _Attempts] = {}  # by model, upstream, role, outcome
         self._as_came: dict[Labels, _Attempts] = {}  # the same ones, by what events say
         self._tool_seconds: dict[Labels, Histogram] = {}
@@ -74,7 +75,7 @@ class Counts:
             found.unpriced += 1
         else:
             found.usd_pico += event.usd_pico
-        if event.code:
+        if event.code and event.outcome != "ok":  # an answer has one too, when its usage is doubtful
             self._errors[event.upstream, event.code] += 1
         if event.bucket:
             canary, _, side = event.bucket.partition("/")

@@ -65,7 +65,7 @@ class PlainLines(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         level = "" if record.levelno < logging.WARNING else f"{record.levelname.lower()}: "
-        line = f"siafu: {level}{_HIDDEN.sub(_escaped, _safe(_message(record)))}"
+        line = f"siafu: {level}{_HIDDEN.sub(_escaped, _safe(_message(record))).removeprefix('siafu: ')}"
         if record.exc_info:
             frames = _safe(self.formatException(record.exc_info)).split("\n")
             line += "".join(f"\n  {_HIDDEN.sub(_escaped, frame)}" for frame in frames)

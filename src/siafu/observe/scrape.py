@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
@@ -23,6 +23,7 @@ from siafu.observe.lag import LoopLag
 from siafu.pace.clock import Clock
 
 KEPT_SECONDS = 5.0  # that an answer of a database is good for
+ASK_SECONDS = 3.0  # for it to come: Prometheus waits for ten by default, for all of the page
 
 
 class Scrape:
@@ -53,7 +54,8 @@ class Scrape:
             families += await kept.families(self._clock.now())
         told = [((kept.name,), float(not kept.failed)) for kept in self._slow]
         families.append(Family("siafu_metrics_source_up", "gauge", "1 = this source could be read", ("source",), told))
-        return await asyncio.to_thread(_render, _merged(families), accept)
+        metrics = [_metric(family) for family in _merged(families)]  # here, as counting goes on
+        return await asyncio.to_thread(_encoded, metrics, accept)
 
 
 def _merged(families: Sequence[Family]) -> list[Family]:
@@ -79,25 +81,27 @@ class _Kept:
             if now >= self._until:
                 self._until, failed_before = now + KEPT_SECONDS, self.failed
                 try:
-                    self._found, self.failed = await self._source(), False
-                except StoreError as error:
+                    async with asyncio.timeout(ASK_SECONDS):
+                        self._found, self.failed = await self._source(), False
+                except (StoreError, TimeoutError) as error:
                     self._found, self.failed = (), True
                     if not failed_before:
-                        logging.getLogger("siafu").warning("metrics of %s are missing: %s", self.name, error.message)
+                        why = error.message if isinstance(error, StoreError) else f"no answer in {ASK_SECONDS:g} s"
+                        logging.getLogger("siafu").warning("metrics of %s are missing: %s", self.name, why)
         return self._found
 
 
 class _Collector:
-    def __init__(self, families: Sequence[Family]) -> None:
-        self._families = families
+    def __init__(self, metrics: Sequence[Metric]) -> None:
+        self._metrics = metrics
 
-    def collect(self) -> Iterator[Metric]:
-        return map(_metric, self._families)
+    def collect(self) -> Sequence[Metric]:
+        return self._metrics
 
 
-def _render(families: Sequence[Family], accept: str) -> tuple[str, bytes]:
+def _encoded(metrics: Sequence[Metric], accept: str) -> tuple[str, bytes]:
     registry = CollectorRegistry()
-    registry.register(_Collector(families))
+    registry.register(_Collector(metrics))
     ProcessCollector(registry=registry)
     PlatformCollector(registry=registry)
     GCCollector(registry=registry)
