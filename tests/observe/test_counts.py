@@ -12,6 +12,7 @@ from siafu.observe.events import (
     ItemEnded,
     ItemStarted,
     LaneClosed,
+    LimitsShared,
     SettingsChanged,
     ToolCalled,
     Waited,
@@ -115,6 +116,18 @@ def test_tasks_are_told_under_the_names_of_older_dashboards() -> None:
 def test_settings_that_were_read_again() -> None:
     counts = seen(SettingsChanged(places=("limits.rpm",)), SettingsChanged(refused="no"), SettingsChanged())
     assert rows(counts, "siafu_settings_reloads") == {("applied",): 2, ("refused",): 1}
+
+
+def test_limits_that_are_not_shared_now() -> None:
+    counts = seen(
+        LimitsShared(upstream="u", alone=True), LimitsShared(upstream="v", alone=True), LimitsShared(upstream="u")
+    )
+    assert rows(counts, "siafu_limits_alone") == {("u",): 0, ("v",): 1}
+
+
+def test_sec42_a_name_that_is_a_key_or_a_book_is_no_label() -> None:
+    found = rows(seen(attempt(model="sk-test-0123456789abcdefghij"), attempt(model="가" * 10**6)), "siafu_model_calls")
+    assert {labels[0] for labels in found} == {"***", "가" * 99 + "…"}
 
 
 @given(st.lists(st.floats(0, 1000)))

@@ -27,10 +27,10 @@ async def page(scrape: Scrape, accept: str = "") -> dict[str, float]:
 
 async def test_what_prometheus_reads_is_what_was_counted() -> None:
     scrape = Scrape(Counts(), VirtualClock())
-    scrape.counts(AttemptEnded(model='모델"\n\\', upstream="u", role="r", seconds=1.5, usd_pico=2_500_000_000))
+    scrape.counts(AttemptEnded(model="모델", upstream='u"\n\\', role="r", seconds=1.5, usd_pico=2_500_000_000))
     scrape.counts(ItemEnded(seconds=0.15))
     found = await page(scrape)
-    labels = {"model": '모델"\n\\', "role": "r", "upstream": "u"}
+    labels = {"model": "모델", "role": "r", "upstream": 'u"\n\\'}
     assert found[f"siafu_cost_usd_total{labels}"] == 0.0025
     assert found["agent_swarm_task_total"] == 1
     assert found["agent_swarm_task_latency_ms_bucket{'le': '100.0'}"] == 0

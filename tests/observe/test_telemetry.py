@@ -121,6 +121,25 @@ assert inner.parent.span_id == outer.context.span_id
 """
 
 
+PLAIN = """
+import asyncio, sys
+import siafu
+from siafu.gateway.scripted import Scripted
+
+async def main():
+    async for result in siafu.map("{item}?", ["a"], endpoint=Scripted(["b"])):
+        assert result.value == "b"
+
+asyncio.run(main())
+assert not set(sys.modules) & {"opentelemetry", "prometheus_client", "sqlalchemy"}
+"""
+
+
+def test_a_program_that_does_not_loads_nothing_for_it(tmp_path: Path) -> None:
+    done = python(tmp_path, "-c", PLAIN)
+    assert done.returncode == 0, done.stderr
+
+
 def test_a_program_that_traces_gets_the_spans_of_its_maps(tmp_path: Path) -> None:
     done = python(tmp_path, "-c", EMBEDDED)
     assert done.returncode == 0, done.stderr

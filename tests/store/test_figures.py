@@ -10,9 +10,10 @@ import pytest
 
 from siafu.errors import StoreError
 from siafu.observe.figures import Family, Labels
+from siafu.store.commits import commit_families, ledger_families
 from siafu.store.database import Database
 from siafu.store.effect_schema import MIGRATIONS
-from siafu.store.figures import commit_families, effect_families, ledger_families, task_families
+from siafu.store.figures import effect_families, task_families
 from siafu.store.sqlite import SqliteStore
 from siafu.store.task_records import MOST_DELIVERIES, Failed
 from siafu.store.task_times import clock, task_times

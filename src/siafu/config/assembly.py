@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequ
 from functools import partial
 from pathlib import Path
 from random import Random
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -37,15 +37,17 @@ from siafu.gateway.upstream import Upstream
 from siafu.observe import spans
 from siafu.observe.calls import CallContext
 from siafu.observe.events import Event, HeadsDiffer, LimitsShared, Observer, fan_out, nobody
-from siafu.observe.scrape import Scrape
 from siafu.pace.clock import SystemClock
-from siafu.store.figures import ledger_families
+from siafu.store.commits import ledger_families
 from siafu.store.records import Claimed, ItemRecord, Journal, Ledger, RunState, RunStore
 from siafu.store.redis import RedisDoor
 from siafu.store.sqlite import SqliteStore
 from siafu.tools.functions import Functions
 from siafu.tools.toolset import ToolSet
 from siafu.tools.traced import TracedTools
+
+if TYPE_CHECKING:
+    from siafu.observe.scrape import Scrape  # prometheus_client, 50 ms
 
 SERVED = 5.0  # seconds that who asks a server waits for an upstream that fails, at most
 

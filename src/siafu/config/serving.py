@@ -23,7 +23,7 @@ from siafu.gateway.endpoint import Endpoint
 from siafu.observe.scrape import Scrape
 from siafu.pace.clock import Clock, SystemClock
 from siafu.store.client_keys import ClientKeys
-from siafu.store.figures import ledger_families
+from siafu.store.commits import ledger_families
 from siafu.store.key_spending import charged
 from siafu.store.records import AttemptOpened, AttemptSettled, Ledger
 from siafu.store.sqlite import SqliteStore

@@ -24,7 +24,8 @@ from siafu.observe.scrape import Scrape
 from siafu.pace.clock import SystemClock
 from siafu.queue.doorbell import Doorbell, ringing
 from siafu.queue.worker import Worker, WorkerOptions
-from siafu.store.figures import commit_families, effect_families, task_families
+from siafu.store.commits import commit_families
+from siafu.store.figures import effect_families, task_families
 from siafu.store.lock import Lock
 from siafu.store.task_desk import TaskDesk, Which
 from siafu.store.tasks import TaskStore

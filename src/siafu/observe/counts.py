@@ -13,6 +13,7 @@ from siafu.observe.events import (
     Hedged,
     ItemEnded,
     LaneClosed,
+    LimitsShared,
     Replayed,
     Rerouted,
     Reused,
@@ -49,13 +50,14 @@ class Counts:
         self._tool_seconds: dict[Labels, Histogram] = {}
         self._task_ms = Histogram(TASK_MS)
         self._item_seconds: dict[Labels, Histogram] = {}
+        self._alone: dict[Labels, int] = {}
         self._errors = Counter[Labels]()
         self._canary = Counter[Labels]()
         self._counters: dict[str, Counter[Labels]] = {name: Counter() for name in _COUNTED}
         self._by_type: dict[type[Event], Callable[[Any], None]] = {
             AttemptEnded: self._attempt, ToolCalled: self._tool, ItemEnded: self._item, Waited: self._waited,
             Hedged: self._hedged, Reused: self._reused, Rerouted: self._rerouted, LaneClosed: self._closed,
-            Replayed: self._replayed, SettingsChanged: self._settings,
+            Replayed: self._replayed, SettingsChanged: self._settings, LimitsShared: self._shared,
         }  # fmt: skip
 
     def __call__(self, event: Event, /) -> None:
@@ -126,6 +128,9 @@ class Counts:
     def _settings(self, event: SettingsChanged) -> None:
         self._counters["siafu_settings_reloads"]["refused" if event.refused else "applied",] += 1
 
+    def _shared(self, event: LimitsShared) -> None:
+        self._alone[event.upstream,] = event.alone
+
     def families(self) -> Sequence[Family]:
         """All of it, as metrics."""
         calls, ok = Counter[Labels](), dict[Labels, Histogram]()
@@ -142,6 +147,7 @@ class Counts:
             Family("siafu_model_call_seconds", "histogram", _OK_SECONDS, ("model", "upstream"), list(ok.items())),
             *(Family(name, "counter", text, _CALL, list(sums[name].items())) for name, text in _SUMS.items()),
             Family("siafu_model_call_errors", "counter", _ERRORS, ("upstream", "code"), list(self._errors.items())),
+            Family("siafu_limits_alone", "gauge", _ALONE, ("upstream",), list(self._alone.items())),
             Family("siafu_canary_calls", "counter", _CANARY, ("canary", "side", "outcome"), list(self._canary.items())),
             *(Family(n, "counter", *_COUNTED[n], list(rows.items())) for n, rows in self._counters.items()),
             Family(
@@ -160,6 +166,7 @@ def _amounts(found: _Attempts) -> tuple[float, ...]:
 _CALLS = "Requests to models that ended, by outcome: ok, refused, failed, abandoned; each attempt counts"
 _OK_SECONDS = "Seconds of the requests that were answered"
 _ERRORS = "Requests to models that ended otherwise than well, by code; rate_limited are 429s"
+_ALONE = "1 = Redis does not share its limits now: this process takes its part of them"
 _CANARY = "Requests while a canary runs, by its number and the side that answered"
 _TOOL = "Seconds of tool calls, by outcome: ok, error (the tool's own), failed"
 _ITEM = "Seconds of items of maps and tasks, by outcome: ok, failed, waiting, restored"

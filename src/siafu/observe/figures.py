@@ -13,7 +13,11 @@ from typing import Literal
 
 import msgspec
 
+from siafu.border.secrets import redact
+from siafu.border.text import preview
+
 OTHER = "other"
+MOST_CHARACTERS = 100  # of such a name
 MOST_NAMES = 50  # of one label that nobody has configured
 Labels = tuple[str, ...]
 
@@ -69,6 +73,9 @@ class Names:
     def bounded(self, name: str, *, newcomer: bool = True) -> str:
         """`name`, or `other`. newcomer: it may take a place."""
         if name in self._known or name in self._taken or not name:
+            return name
+        name = preview(redact(name), MOST_CHARACTERS)
+        if name in self._taken:
             return name
         if not newcomer or len(self._taken) >= self._most:
             return OTHER

@@ -66,7 +66,7 @@ class OtelTracer:
     def begin(self, operation: Operation, name: str, attributes: Attributes) -> Span:
         kind = trace.SpanKind.CLIENT if operation == "chat" else trace.SpanKind.INTERNAL
         told = {"gen_ai.operation.name": operation, **attributes}
-        return _OtelSpan(self, self._tracer.start_span(redact(f"{operation} {name}"), kind=kind), told)
+        return _OtelSpan(self, self._tracer.start_span(preview(redact(f"{operation} {name}")), kind=kind), told)
 
     def under(self, parent: str) -> AbstractContextManager[object]:
         found = {"traceparent": parent} if traceparent(parent) else {}

@@ -3,39 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
-from siafu.errors import StoreError
 from siafu.observe.figures import Family, SlowSource
 from siafu.store.database import Database, Transaction
-from siafu.store.sqlite import SqliteStore
 from siafu.store.task_records import OPEN
 
-_COMMITS = "Transactions of this process; each is one fsync"
 _UNSETTLED = ("open", "pending_approval", "dispatching", "unknown", "waiting", "manual_review")  # states of effects
-
-
-class Commits(Protocol):
-    """A writer whose callers share commits."""
-
-    commits: int
-    operations: int
-
-
-def commit_families(store: str, writer: Commits) -> list[Family]:
-    """store: its label."""
-    return [
-        Family("siafu_store_commits", "counter", _COMMITS, ("store",), [((store,), writer.commits)]),
-        Family("siafu_store_writes", "counter", "Writes that they held", ("store",), [((store,), writer.operations)]),
-    ]
-
-
-def ledger_families(store: SqliteStore) -> list[Family]:
-    """None before the store is open, and once it is closed."""
-    try:
-        return commit_families("ledger", store.writer)
-    except StoreError:
-        return []
 
 
 def task_families(database: Database) -> SlowSource:
