@@ -15,12 +15,15 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 
 class Collector:
-    """spans: of all processes, as OTLP has them, each with the attributes of its resource. metrics: by name."""
+    """spans: of all processes, as OTLP has them, each with the attributes of its resource. metrics: by name; resource:
+    whose they are.
+    """
 
     def __init__(self, url: str) -> None:
         self.url = url
         self.spans: list[tuple[Any, dict[str, str]]] = []
         self.metrics: dict[str, Any] = {}
+        self.resource: dict[str, str] = {}
 
     def take(self, path: str, body: bytes) -> None:
         if path == "/v1/traces":
@@ -29,6 +32,7 @@ class Collector:
                 self.spans += [(span, resource) for scope in each.scope_spans for span in scope.spans]
         elif path == "/v1/metrics":
             for found in ExportMetricsServiceRequest.FromString(body).resource_metrics:
+                self.resource = {one.key: one.value.string_value for one in found.resource.attributes}
                 self.metrics |= {metric.name: metric for scope in found.scope_metrics for metric in scope.metrics}
 
 

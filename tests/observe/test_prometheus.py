@@ -23,6 +23,7 @@ import pytest
 
 from cli.front import PLAIN, siafu
 from services import Server, free_port
+from siafu.cli.main import COMMANDS
 from siafu.config.settings import load
 from siafu.config.watching import scrape_of
 from siafu.pace.clock import SystemClock
@@ -59,9 +60,18 @@ def promtool(*words: str) -> str:
 
 
 def test_promtool_takes_the_rules_and_their_tests_pass() -> None:
-    assert "14 rules found" in promtool("check", "rules", RULES.name)
+    assert "15 rules found" in promtool("check", "rules", RULES.name)
     promtool("check", "config", "prometheus.yml")
     promtool("test", "rules", "rules.test.yml")
+
+
+def test_every_command_that_an_alert_names_is_there() -> None:
+    named = {
+        text
+        for action in re.findall(r'action: "(.*)"', RULES.read_text())
+        for text in re.findall(r"siafu ([a-z-]+)", action)
+    }
+    assert {"dead", "report", "doctor", "effects"} <= named <= COMMANDS.keys()
 
 
 def test_the_tests_of_the_rules_can_fail(tmp_path: Path) -> None:
@@ -180,7 +190,7 @@ def test_every_query_is_answered_and_every_metric_is_there(tmp_path: Path) -> No
         answers = {expr: found.query(expr) for expr in dashboard()}
         rules = until(lambda: [rule for rule in found.rules() if rule["health"] != "unknown"])
     assert all(rule["health"] == "ok" for rule in rules), rules
-    assert len(rules) == 14
+    assert len(rules) == 15
     there = told("\n".join(pages))
     assert not names(dashboard() + [rule["query"] for rule in rules]) - there
     listed = DOCS.read_text(encoding="utf-8")

@@ -84,6 +84,17 @@ def batch(folder: Path) -> tuple[str, ...]:
     return "batch", "run", "in.jsonl", "-o", "out.jsonl"
 
 
+def test_what_is_sampled_and_how_it_is_called_say_the_variables_of_opentelemetry(tmp_path: Path) -> None:
+    env = {"OTEL_TRACES_SAMPLER": "always_off", "OTEL_RESOURCE_ATTRIBUTES": "service.name=야간,team=a"}
+    with running_collector() as collector:
+        env["OTEL_EXPORTER_OTLP_ENDPOINT"] = collector.url
+        done = python(tmp_path, "-m", "siafu", *batch(tmp_path), **env)
+        assert done.returncode == 0, done.stderr
+    assert not collector.spans
+    assert "gen_ai.client.operation.duration" in collector.metrics
+    assert (collector.resource["service.name"], collector.resource["team"]) == ("야간", "a")
+
+
 def test_a_collector_that_is_away_costs_nothing_but_spans(tmp_path: Path) -> None:
     with black_hole() as url:
         began = time.monotonic()

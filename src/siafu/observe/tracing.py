@@ -190,8 +190,11 @@ def exporting() -> Exporting:
     library = logging.getLogger("opentelemetry")
     library.addHandler(_Seldom())
     library.propagate = False
-    instance = {"service.name": environ.get("OTEL_SERVICE_NAME", "siafu"), "service.version": __version__}
-    resource = Resource.create(instance)
+    given = Resource.create()  # by OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES
+    own = {"service.version": __version__}
+    if str(given.attributes.get("service.name", "unknown_service")).startswith("unknown_service"):
+        own["service.name"] = "siafu"
+    resource = given.merge(Resource(own))
     spans = TracerProvider(resource=resource, shutdown_on_exit=False)
     if environ.get("OTEL_TRACES_EXPORTER", "otlp") != "none":
         spans.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
