@@ -10,7 +10,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from siafu.border.listening import bind, bound_url, host_and_port
+from siafu.border.listening import bind, bind_first, bound_url, host_and_ports
 from siafu.border.secrets import Secret
 from siafu.config.settings import load
 from siafu.config.watching import known_models, scrape_token
@@ -134,24 +134,35 @@ async def test_it_ends_with_the_block_also_while_somebody_reads() -> None:
 @pytest.mark.parametrize(
     ("text", "found"),
     [
-        ("8000", ("127.0.0.1", 8000)),
-        ("0.0.0.0:8000", ("0.0.0.0", 8000)),
-        ("[::1]:0", ("::1", 0)),
-        ("한국.example:80", ("한국.example", 80)),
+        ("8000", ("127.0.0.1", range(8000, 8001))),
+        ("0.0.0.0:8000-8003", ("0.0.0.0", range(8000, 8004))),
+        ("[::1]:0", ("::1", range(1))),
+        ("한국.example:80", ("한국.example", range(80, 81))),
         (":8000", None),
         ("8000:", None),
         ("host", None),
         ("1:65536", None),
+        ("8003-8000", None),
+        ("1000-2000", None),
         ("-1", None),
         ("٣", None),
     ],
 )
 def test_where_to_listen(text: str, found: Any) -> None:
     if found is not None:
-        assert host_and_port(text, "--metrics") == found
+        assert host_and_ports(text, "--metrics") == found
         return
     with pytest.raises(ConfigError, match="such as 8000"):
-        host_and_port(text, "--metrics")
+        host_and_ports(text, "--metrics")
+
+
+def test_of_several_ports_each_process_gets_one() -> None:
+    with bind("127.0.0.1", 0) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(ConfigError, match="cannot listen"):
+            bind_first("127.0.0.1", range(port, port + 1))
+        with bind_first("127.0.0.1", range(port, port + 20)) as free:
+            assert port < free.getsockname()[1] < port + 20
 
 
 def test_a_token_that_can_be_guessed_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

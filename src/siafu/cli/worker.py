@@ -66,10 +66,10 @@ def worker(
     metrics: str | None = typer.Option(
         None,
         "--metrics",
-        metavar="[HOST:]PORT",
+        metavar="[HOST:]PORT[-PORT]",
         envvar="SIAFU_METRICS",
         show_envvar=True,
-        help="Serve metrics for Prometheus there, usually at 8000. Default: they are not served",
+        help="Serve metrics for Prometheus there, usually at 8000; of 8000-8003 at the first that is free.",
     ),
     log_format: LogForm = LogFormat,
     config: Path | None = Config,
@@ -136,18 +136,18 @@ async def _metrics(beside: Beside, scrape: Scrape) -> AsyncIterator[None]:
     if beside.metrics is None:
         yield
         return
-    from siafu.border.listening import bind, bound_url, host_and_port
+    from siafu.border.listening import bind_first, bound_url, host_and_ports
     from siafu.border.urls import is_loopback
     from siafu.config.watching import TOKEN, scrape_token
     from siafu.pace.clock import SystemClock
     from siafu.service.metrics import METRICS, Metrics, MetricsApp
     from siafu.service.server import served_beside
 
-    host, port = host_and_port(beside.metrics, "--metrics")
+    host, ports = host_and_ports(beside.metrics, "--metrics")
     token, local = scrape_token(), is_loopback(host)
     if token is None and not local:
         raise ConfigError(f"metrics at {host} can be read from other machines: set {TOKEN}, or serve them on 127.0.0.1")
-    with bind(host, port) as listening:
+    with bind_first(host, ports) as listening:
         page = MetricsApp(Metrics(scrape, token, SystemClock(), lambda: local), SystemClock())
         async with served_beside(page, listening), scrape.lag.measured():
             beside.say(f"metrics: {bound_url(listening)}{METRICS}")

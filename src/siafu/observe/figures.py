@@ -36,6 +36,11 @@ class Histogram:
         self.counts[bisect_left(self.bounds, value)] += 1
         self.total += value
 
+    def copy(self) -> Histogram:
+        twin = Histogram(self.bounds)
+        twin.merge(self)
+        return twin
+
     def merge(self, other: Histogram) -> None:
         """Add the numbers of one with the same bounds."""
         self.counts = [mine + theirs for mine, theirs in zip(self.counts, other.counts, strict=True)]

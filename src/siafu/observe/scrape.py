@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
@@ -54,8 +54,8 @@ class Scrape:
             families += await kept.families(self._clock.now())
         told = [((kept.name,), float(not kept.failed)) for kept in self._slow]
         families.append(Family("siafu_metrics_source_up", "gauge", "1 = this source could be read", ("source",), told))
-        metrics = [_metric(family) for family in _merged(families)]  # here, as counting goes on
-        return await asyncio.to_thread(_encoded, metrics, accept)
+        families = [_still(family) for family in _merged(families)]  # here, as counting goes on
+        return await asyncio.to_thread(_page, families, accept)
 
 
 def _merged(families: Sequence[Family]) -> list[Family]:
@@ -65,6 +65,12 @@ def _merged(families: Sequence[Family]) -> list[Family]:
         same = found.get(family.name)
         found[family.name] = family if same is None else msgspec.structs.replace(same, rows=[*same.rows, *family.rows])
     return list(found.values())
+
+
+def _still(family: Family) -> Family:
+    """As it is now, whatever is counted later."""
+    rows = [(labels, value.copy() if isinstance(value, Histogram) else value) for labels, value in family.rows]
+    return msgspec.structs.replace(family, rows=rows)
 
 
 class _Kept:
@@ -92,16 +98,16 @@ class _Kept:
 
 
 class _Collector:
-    def __init__(self, metrics: Sequence[Metric]) -> None:
-        self._metrics = metrics
+    def __init__(self, families: Sequence[Family]) -> None:
+        self._families = families
 
-    def collect(self) -> Sequence[Metric]:
-        return self._metrics
+    def collect(self) -> Iterator[Metric]:
+        return map(_metric, self._families)
 
 
-def _encoded(metrics: Sequence[Metric], accept: str) -> tuple[str, bytes]:
+def _page(families: Sequence[Family], accept: str) -> tuple[str, bytes]:
     registry = CollectorRegistry()
-    registry.register(_Collector(metrics))
+    registry.register(_Collector(families))
     ProcessCollector(registry=registry)
     PlatformCollector(registry=registry)
     GCCollector(registry=registry)
