@@ -22,7 +22,8 @@ from siafu.config.settings import load
 from siafu.errors import RateLimited
 from siafu.gateway.chat import ChatRequest
 from siafu.gateway.scripted import Scripted
-from siafu.gateway.traced import spoken
+from siafu.gateway.traced import Traced, spoken
+from siafu.gateway.upstream import Upstream
 from siafu.observe import spans
 from siafu.observe.calls import CallContext
 from siafu.observe.tracing import OtelTracer
@@ -136,6 +137,25 @@ async def test_a_task_is_one_tree_with_the_names_of_the_conventions(traced: Call
     ]
     whole = str([(span.name, span.attributes, [event.attributes for event in span.events]) for span in seen.spans])
     assert not any(word in whole for word in ("부산", "1001은", KEY)), whole
+
+
+@pytest.mark.parametrize(
+    ("address", "provider"),
+    [
+        ("https://api.openai.com/v1", "openai"),
+        ("https://seoul.openai.azure.com/openai/v1", "azure.ai.openai"),
+        ("http://127.0.0.1:1/v1", "우리"),
+    ],
+)
+async def test_a_call_that_nobody_answers_says_who_was_asked(
+    address: str, provider: str, traced: Callable[..., Recorder]
+) -> None:
+    seen = traced()
+    endpoint = Traced(Scripted([RateLimited("no")]), seen.tracer, [Upstream(name="우리", base_url=address)])
+    with pytest.raises(RateLimited):
+        await endpoint.open(ChatRequest(model="m", messages=[]), CallContext())
+    told = attributes(seen.named("chat m"))
+    assert (told["gen_ai.provider.name"], told["error.type"]) == (provider, "rate_limited")
 
 
 async def test_metrics_count_also_what_is_not_sampled(traced: Callable[..., Recorder]) -> None:

@@ -246,7 +246,7 @@ def assemble(  # noqa: PLR0913 (the one place where everything meets)
         retrying.rules = RetryRules(max_wait=max((post.way.limits.max_wait for post in posts), default=0.0))
         tracer = spans.tracer()
         outermost_first: list[Wrap] = [
-            *([] if tracer is None else [lambda inner: Traced(inner, tracer)]),
+            *([] if tracer is None else [lambda inner: Traced(inner, tracer, [post.way.upstream for post in posts])]),
             lambda inner: Deadlined(inner, clock),
             *([around_again] if reuse else []),
             *([] if thrift is None else [lambda inner: Thrifty(inner, thrift, accounts, observer)]),

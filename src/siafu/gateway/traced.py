@@ -5,21 +5,37 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
+from urllib.parse import urlsplit
 
 from siafu.border.canonical import dumps
 from siafu.border.money import to_usd
 from siafu.gateway.chat import ChatAnswer, ChatRequest
 from siafu.gateway.endpoint import End, Endpoint, Reply
+from siafu.gateway.upstream import Upstream
 from siafu.observe import spans
 from siafu.observe.calls import CallContext
 
+# hosts -> the names that the conventions have for them; others are told by the name that the settings give them
+_PROVIDERS = {
+    "api.openai.com": "openai",
+    "api.deepseek.com": "deepseek",
+    "api.groq.com": "groq",
+    "api.mistral.ai": "mistral_ai",
+    "api.perplexity.ai": "perplexity",
+    "api.x.ai": "x_ai",
+}
+
 
 class Traced:
-    """The outermost wrapper while somebody traces. The request that leaves names the span in its `traceparent`."""
+    """The outermost wrapper while somebody traces. The request that leaves names the span in its `traceparent`.
+    upstreams: those that may answer.
+    """
 
-    def __init__(self, inner: Endpoint, tracer: spans.Tracer) -> None:
+    def __init__(self, inner: Endpoint, tracer: spans.Tracer, upstreams: Sequence[Upstream]) -> None:
         self._inner = inner
         self._tracer = tracer
+        self._places = {upstream.name: _place(upstream) for upstream in upstreams}
+        self._only = next(iter(self._places.values())) if len(self._places) == 1 else {}
 
     async def open(self, request: ChatRequest, context: CallContext) -> Reply:
         span = self._tracer.begin(
@@ -32,6 +48,7 @@ class Traced:
                 "gen_ai.agent.name": context.agent or None,
                 "siafu.role": context.role or None,
                 "siafu.step": context.step or None,
+                **self._only,
             },
         )
         if self._tracer.contents:
@@ -42,7 +59,7 @@ class Traced:
         except BaseException as error:
             span.end(spans.kind_of(error))
             raise
-        span.set({"gen_ai.provider.name": reply.head.upstream or None})
+        span.set(self._places.get(reply.head.upstream, {}))
         reply.on_end(partial(self._ended, span))
         return reply
 
@@ -54,6 +71,12 @@ class Traced:
             span.end()
         else:
             span.end("abandoned" if end.error is None else spans.kind_of(end.error))
+
+
+def _place(upstream: Upstream) -> spans.Attributes:
+    host = urlsplit(upstream.base_url).hostname or ""
+    provider = "azure.ai.openai" if host.endswith(".openai.azure.com") else _PROVIDERS.get(host, upstream.name)
+    return {"gen_ai.provider.name": provider, "server.address": host}
 
 
 def _answered(answer: ChatAnswer) -> spans.Attributes:

@@ -41,7 +41,8 @@ CONTENTS = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 _SECONDS = [0.01 * 2**n for n in range(14)]
 _TOKENS = [float(4**n) for n in range(14)]
 _MEASURED = (
-    "gen_ai.operation.name", "gen_ai.provider.name", "gen_ai.request.model", "gen_ai.response.model", "error.type",
+    "gen_ai.operation.name", "gen_ai.provider.name", "gen_ai.request.model", "gen_ai.response.model", "server.address",
+    "error.type",
 )  # fmt: skip
 _MODELS = {"gen_ai.request.model", "gen_ai.response.model"}
 _w3c = TraceContextTextMapPropagator()  # and no baggage: what a program tells its own parts is none of a model's
