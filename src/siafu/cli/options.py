@@ -21,6 +21,14 @@ class LogForm(StrEnum):
     json = "json"
 
 
+MetricsAt = typer.Option(
+    None,
+    "--metrics",
+    metavar="[HOST:]PORT[-PORT]",
+    envvar="SIAFU_METRICS",
+    show_envvar=True,
+    help="Serve metrics for Prometheus there, usually at 8000; of 8000-8003 at the first that is free.",
+)
 LogFormat = typer.Option(
     LogForm.text,
     "--log-format",

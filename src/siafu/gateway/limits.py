@@ -288,8 +288,7 @@ class Limited:
             waiter.permit = admission.take(now, priority, tokens)
             waiter.future.set_result(waiter.permit)
         if self._sharing is not None:
-            waiting = sum(self._waiting.values())
-            self._sharing.keep(self.in_flight, waiting, (waiter and waiter.tokens) or 0, self._dispatch)
+            self._sharing.keep(self.in_flight, self.waiting, (waiter and waiter.tokens) or 0, self._dispatch)
 
     def _look_again(self, now: float, wait: float) -> None:
         if self._driver is not None and not self._driver.done():
