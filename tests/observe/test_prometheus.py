@@ -171,7 +171,7 @@ def worker(folder: Path, **env: str) -> Iterator[str]:
         subprocess.Popen(words, cwd=folder, env={**PLAIN, **env}, stderr=log) as run,
     ):
         try:
-            until(lambda: '"state": "succeeded"' in siafu(folder, "tasks", "list", "--json", **env).stdout)
+            until(lambda: '"state":"succeeded"' in siafu(folder, "tasks", "list", "--json", **env).stdout)
             yield address
         finally:
             run.terminate()
