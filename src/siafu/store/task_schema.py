@@ -82,6 +82,13 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "CREATE INDEX task_dead ON task (created_at, id) WHERE state = 'dead_letter'",
     ),
     (
+        # What these tasks are called elsewhere, where several databases meet (in a Redis). One row.
+        "CREATE TABLE task_place (id TEXT PRIMARY KEY) {strict}",
+        "{sqlite} INSERT INTO task_place (id) VALUES (lower(hex(randomblob(16))))",
+        "{postgresql} INSERT INTO task_place (id) "
+        "VALUES (md5(CAST(random() AS TEXT) || CAST(clock_timestamp() AS TEXT)))",
+    ),
+    (
         # The traceparent of who submitted it, empty = nobody traced it.
         "ALTER TABLE task ADD COLUMN trace TEXT NOT NULL DEFAULT ''",
     ),
