@@ -51,7 +51,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
 # how `siafu --help` groups them
 GROUPS: dict[str, tuple[str, ...]] = {
     "Begin": ("demo", "init", "config", "doctor"),
-    "Run agents": ("batch", "support", "submit", "worker", "tasks", "dead"),
+    "Run agents": ("batch", "support", "submit", "worker", "workers", "tasks", "dead", "report", "db"),
     "Serve": ("serve", "keys"),
     "Models and money": ("cost", "canary", "upstream-keys"),
     "What agents do": ("approvals", "effects"),

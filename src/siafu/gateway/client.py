@@ -262,14 +262,12 @@ def assemble(  # noqa: PLR0913 (the one place where everything meets)
         (hedging or retrying).inner = lanes[0].endpoint if alone else routed
         in_use[:] = [post.way for post in posts]
         retrying.rules = RetryRules(max_wait=max((post.way.limits.max_wait for post in posts), default=0.0))
-        tracer = spans.tracer()
         outermost_first: list[Wrap] = [
-            *([] if tracer is None else [lambda inner: Traced(inner, tracer, [post.way.upstream for post in posts])]),
             lambda inner: Deadlined(inner, clock),
             *([around_again] if reuse else []),
             *([] if thrift is None else [lambda inner: Thrifty(inner, thrift, accounts, observer)]),
         ]
-        return _wrapped(retrying, outermost_first)
+        return _traced(_wrapped(retrying, outermost_first), posts)
 
     def around_again(inner: Endpoint) -> Endpoint:  # with the answers that it has
         reusing.inner = inner
@@ -321,6 +319,12 @@ def _worst(ways: Sequence[Way], clock: Clock, request: ChatRequest) -> int | Non
     output, size, now = max_output(request) or DEFAULT_MAX_OUTPUT, len(encode(request)), clock.wall()
     rates = [way.prices.rates((way.models or {}).get(request.model, request.model), now) for way in ways]
     return max((each.ceiling(size, output) for each in rates if each is not None), default=None)
+
+
+def _traced(endpoint: Endpoint, posts: Sequence[_Post]) -> Endpoint:
+    """With a span around each call, when somebody traces."""
+    tracer = spans.tracer()
+    return endpoint if tracer is None else Traced(endpoint, tracer, [post.way.upstream for post in posts])
 
 
 def _wrapped(endpoint: Endpoint, outermost_first: Sequence[Wrap]) -> Endpoint:
