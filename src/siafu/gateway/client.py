@@ -254,7 +254,8 @@ def assemble(  # noqa: PLR0913 (the one place where everything meets)
         alone = len(lanes) == 1 and not choice.rules and lanes[0].models is None and choice.split is None
         (hedging or retrying).inner = lanes[0].endpoint if alone else routed
         in_use[:] = [post.way for post in posts]
-        retrying.rules = RetryRules(max_wait=max((post.way.limits.max_wait for post in posts), default=0.0))
+        longest = max((post.way.limits.max_wait for post in posts), default=0.0)
+        retrying.rules = RetryRules(max_wait=longest, leaves=patience.ends_run)
         outermost_first: list[Wrap] = [
             lambda inner: Deadlined(inner, clock),
             *([around_again] if reuse else []),
