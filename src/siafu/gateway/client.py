@@ -270,10 +270,9 @@ def assemble(  # noqa: PLR0913 (the one place where everything meets)
     guard = Guard(patience, clock=clock, observer=observer)
     routed = Routed((), rules, clock=clock, observer=observer)
     name = ways[0].upstream.name if len(ways) == 1 else ""
-    in_use: list[Way] = []
-    worst = partial(_worst, in_use, clock)
-    hedging = None
+    in_use, hedging = list[Way](), None
     if hedge is not None:
+        worst = partial(_worst, in_use, clock)
         hedging = Hedging(routed, hedge, worst=worst, accounts=accounts, clock=clock, observer=observer)
     retrying = Retrying(hedging or routed, RetryRules(), clock=clock, rng=rng, upstream=name, observer=observer)
     reusing = Reusing(retrying, reuse, clock=clock, observer=observer)
