@@ -51,8 +51,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
 # how `siafu --help` groups them
 GROUPS: dict[str, tuple[str, ...]] = {
     "Begin": ("demo", "init", "config", "doctor"),
-    "Run agents": ("batch", "support", "submit", "worker", "workers", "tasks", "dead", "report", "db"),
-    "Serve": ("serve", "keys"),
+    "Run agents": ("batch", "support", "submit", "worker", "workers", "tasks", "dead", "report"),
+    "Serve and keep": ("serve", "keys", "db"),
     "Models and money": ("cost", "canary", "upstream-keys"),
     "What agents do": ("approvals", "effects"),
     "Try and measure": ("shop", "payments", "sim", "bench"),

@@ -261,7 +261,8 @@ def assemble(  # noqa: PLR0913 (the one place where everything meets)
         alone = len(lanes) == 1 and not choice.rules and lanes[0].models is None and choice.split is None
         (hedging or retrying).inner = lanes[0].endpoint if alone else routed
         in_use[:] = [post.way for post in posts]
-        retrying.rules = RetryRules(max_wait=max((post.way.limits.max_wait for post in posts), default=0.0))
+        longest = max((post.way.limits.max_wait for post in posts), default=0.0)
+        retrying.rules = RetryRules(max_wait=longest, leaves=patience.ends_run)
         outermost_first: list[Wrap] = [
             lambda inner: Deadlined(inner, clock),
             *([around_again] if reuse else []),
@@ -276,10 +277,9 @@ def assemble(  # noqa: PLR0913 (the one place where everything meets)
     guard = Guard(patience, clock=clock, observer=observer)
     routed = Routed((), rules, clock=clock, observer=observer)
     name = ways[0].upstream.name if len(ways) == 1 else ""
-    in_use: list[Way] = []
-    worst = partial(_worst, in_use, clock)
-    hedging = None
+    in_use, hedging = list[Way](), None
     if hedge is not None:
+        worst = partial(_worst, in_use, clock)
         hedging = Hedging(routed, hedge, worst=worst, accounts=accounts, clock=clock, observer=observer)
     retrying = Retrying(hedging or routed, RetryRules(), clock=clock, rng=rng, upstream=name, observer=observer)
     reusing = Reusing(retrying, reuse, clock=clock, observer=observer)
