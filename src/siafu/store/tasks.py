@@ -69,15 +69,21 @@ class Tick(msgspec.Struct, frozen=True, kw_only=True):
 class TaskStore:
     """The tasks in one database, for one event loop. Opened with `task_schema.MIGRATIONS`; it stays its owner's to
     close, after `aclose`. rung: told when something may have become ready, or shall be stopped, once that is durable.
-    most_open: tasks that may be open before none are accepted.
+    most_open: tasks that may be open before none are accepted. new_id: gives an id that no task has had.
     """
 
     def __init__(
-        self, database: Database, *, rung: Callable[[], None] = lambda: None, most_open: int = MAX_OPEN
+        self,
+        database: Database,
+        *,
+        rung: Callable[[], None] = lambda: None,
+        most_open: int = MAX_OPEN,
+        new_id: Callable[[], str] = lambda: f"t_{uuid.uuid4().hex}",
     ) -> None:
         self.together = Together(database)
         self._rung = rung
         self._most_open = most_open
+        self._new_id = new_id
         self._room, self._counted = 0, 0.0
 
     async def aclose(self) -> None:
@@ -92,7 +98,7 @@ class TaskStore:
         `once`.
         """
         found: list[Accepted | NotAccepted] = []
-        for part in _parts([_row(checked(task)) for task in tasks]):
+        for part in _parts([_row(checked(task), self._new_id()) for task in tasks]):
             await self._have_room(len(part), len(found))
             found += await self.together.run(partial(_accept, rows=part))
             crash_point("task_accepted")
@@ -284,9 +290,9 @@ def sweep(tx: Transaction) -> int:
     return moved + len(due)
 
 
-def _row(task: NewTask) -> dict[str, Any]:
+def _row(task: NewTask, id: str) -> dict[str, Any]:
     values = msgspec.structs.asdict(task)
-    return {**values, "id": f"t_{uuid.uuid4().hex}", "print": body_print(task), "needs": sorted(set(task.needs))}
+    return {**values, "id": id, "print": body_print(task), "needs": sorted(set(task.needs))}
 
 
 def _parts(rows: list[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
