@@ -163,6 +163,8 @@ class Connection:
         self.process.in_thread(took, lambda: self._commit(job, value))
 
     def _commit(self, job: _Job, value: Any) -> None:
+        if self.disk.holder is not self:  # it is over
+            return None
         fate = self.disk.machine.rng.random() - self.disk.weather.broken
         if fate < 0:
             self.disk.machine.note(self.process.name, "cannot commit")
@@ -206,6 +208,7 @@ class Connection:
 
     def close(self) -> None:
         """Nothing is written any more; who waits is told so."""
+        self._lost()
         for job in self._jobs:
             job.future.cancel()
         self._jobs.clear()

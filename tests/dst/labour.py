@@ -83,6 +83,7 @@ class Labour:
             self._process.pause(self._lease * work["times"], threads=False)
             await self._clock.sleep(0)
         if does == "deaf":
+            self._watch.deaf.add(lease.id)
             await self._deaf(work["seconds"] * 20)
         if does == "raises" and early:
             raise ZeroDivisionError("나누기")

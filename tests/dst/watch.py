@@ -111,13 +111,16 @@ class Watch:
         self.journal: dict[tuple[str, int], int] = {}  # the epoch under which a step of a task was written
         self.lives: Counter[str] = Counter()  # how often a task was begun: accepted, or retried by people
         self.ends: Counter[str] = Counter()
+        self.deaf: set[str] = set()  # tasks whose work does not heed its cancellation
         self.counts: Counter[str] = Counter()  # what happened, to show that enough does
         self._needs: dict[str, list[str]] = defaultdict(list)
         self._needed_by: dict[str, list[str]] = defaultdict(list)
         self._left_at: dict[tuple[str, int], float] = {}  # when a lease ended
         self._lost_at: dict[str, float] = {}  # when the lease of a lost worker was over
         self._skipped: Counter[tuple[str, str]] = Counter()  # by worker and kind
-        self._newcomers: dict[str, Counter[str]] = {}
+        self._ready_at: dict[str, float] = {}
+        self._lines: set[tuple[str, int, str]] = set()  # of kind, priority and tenant, where something was ever ready
+        self._newcomers: dict[str, Counter[str]] = {}  # the first of each line: how often others went before
         self._pending: list[tuple[str, Any]] = []
 
     def wrong(self, what: str) -> None:
@@ -187,16 +190,14 @@ class Watch:
         def said() -> str:
             return f"{process.name} made {old} to {new} by {piece}"
 
-        name = piece.name if piece else ""
+        if new.state == "ready" and (old is None or old.state != "ready"):
+            self._becomes_ready(new)
         if old is None:
             self.machine.note(process.name, f"accepts {new.id} ({new.state}, {new.kind}, {new.priority})")
             self._must((new.lease_epoch, new.deliveries) == (0, 0) and new.state in ("ready", "blocked"), said)
             self.lives[new.id] += 1
-            line = (new.kind, new.tenant, new.priority)
-            mine = (row for row in self.rows.values() if (row.kind, row.tenant, row.priority) == line)
-            if all(row.id == new.id or row.id in self.done for row in mine):
-                self._newcomers[new.id] = Counter()
             return
+        name = piece.name if piece else ""
         if old.state != new.state or old.lease_epoch != new.lease_epoch:
             self.machine.note(process.name, f"{new.id}: {old.state} -> {new.state} (epoch {new.lease_epoch}) {name}")
         self._must(new.deliveries <= MOST_DELIVERIES, said)
@@ -206,7 +207,7 @@ class Watch:
                 self.lives[new.id] += 1
                 self.done.pop(new.id)
             else:
-                told = old._replace(fenced=new.fenced, code=new.code if new.code == "need_gone" else old.code)
+                told = old._replace(fenced=new.fenced, turn=new.turn, code=new.code if new.code == "need_gone" else old.code)
                 self._must(told == new, said)
             return
         if piece is not None and piece.task == new.id:
@@ -221,6 +222,13 @@ class Watch:
             self._left(old, new, piece, process)
         if new.state in TERMINAL:
             self._ended(old, new, said)
+
+    def _becomes_ready(self, row: Row) -> None:
+        self._ready_at[row.id] = self.machine.now
+        line = row.kind, row.priority, row.tenant
+        if line not in self._lines:
+            self._lines.add(line)
+            self._newcomers[row.id] = Counter()
 
     def _leased(self, old: Row, new: Row, piece: Piece | None, said: Callable[[], str]) -> None:
         if old.state == "leased" and old.lease_epoch == new.lease_epoch:  # renewed, or to be cancelled
@@ -251,7 +259,7 @@ class Watch:
         seat = self.seats[old.worker]
         calm = max(seat.process.calm_since(), self.disk.calm_since())
         self._must(
-            calm > old.lease_until - seat.lease - SLACK,
+            calm > old.lease_until - seat.lease - SLACK or old.id in self.deaf,
             lambda: f"a live worker was taken its task (calm since {calm:.3f}): {said()}",
         )
 
@@ -260,6 +268,7 @@ class Watch:
         self.ends[new.id] += 1
         self.counts[new.state] += 1
         self._newcomers.pop(new.id, None)
+        self._lost_at.pop(new.id, None)
         self._must(self.ends[new.id] == self.lives[new.id], lambda: f"ended twice: {said()}")
         if new.state == "succeeded":
             result = json.loads(new.result or "{}")
@@ -276,7 +285,6 @@ class Watch:
     def _removed(self, row: Row, process: Process) -> None:
         self.machine.note(process.name, f"removes {row.id}, which is {row.state}")
         self._must(process.name == "people" and row.state in TERMINAL, lambda: f"{process.name} removed {row}")
-        self._lost_at.pop(row.id, None)
 
     def _journaled(self, piece: Piece | None, task: str, seq: int, outcome: bytes) -> None:
         row, epoch = self.rows[task], int(outcome.split(b"/")[1])
@@ -351,13 +359,13 @@ class Watch:
             elif row.state == "ready" and row.lapses < 2:
                 lost_at = self._lost_at.get(row.id)
                 for seat in able:
-                    since = max(lost_at or row.ready_at, seat.able_since, calm)
+                    since = max(lost_at or self._ready_at[row.id], seat.able_since, calm)
                     if now - since > (OWNED_AGAIN if lost_at else seat.poll + SLACK):
                         self.wrong(f"{seat.process.name} had a free slot, and did not take {row} (lost: {lost_at})")
 
     def _able(self, seat: Seat) -> bool:
         free = seat.slots > len(seat.worker._held)
-        if not free or seat.closing_since is not None:
+        if not free or seat.closing_since is not None or seat.worker.tally.halt is not None:
             seat.able_since = self.machine.now
         seat.able_since = max(seat.able_since, seat.process.calm_since())
         return seat.able_since < self.machine.now
@@ -367,7 +375,7 @@ class Watch:
     def works(self, process: Process, id: str, epoch: int, seq: int | None = None) -> None:
         """Somebody works under a lease. seq: the step for which a model is asked."""
         row = self.rows.get(id)
-        if row is None or (row.state, row.lease_epoch) != ("leased", epoch):
+        if id not in self.deaf and (row is None or (row.state, row.lease_epoch) != ("leased", epoch)):
             calm = max(self._left_at[id, epoch], process.calm_since(), self.disk.calm_since())
             late = self.machine.now - calm
             seat = self.seats[process.name]

@@ -32,7 +32,7 @@ from siafu.store.together import Together
 from .disk import Connection, Disk, Weather
 from .labour import Labour, LoopClock
 from .machine import START, Machine, Process
-from .plan import FORGOTTEN, Plan, plan_of, work_of
+from .plan import FORGOTTEN, NOBODY, Plan, plan_of, work_of
 from .watch import COLUMNS, SLACK, Piece, Seat, Watch, does
 
 T = TypeVar("T")
@@ -57,11 +57,9 @@ def simulate(seed: int) -> Report:
         world = World(seed)
         try:
             world.run()
+            return world.report(seed)
         finally:
             world.bury()
-    trace = world.machine.trace
-    told = hashlib.sha256("\n".join(map(repr, trace)).encode()).hexdigest()
-    return Report(seed, world.watch.violations, told, world.machine.steps, world.watch.counts, trace)
 
 
 @contextlib.contextmanager
@@ -127,6 +125,7 @@ class World:
         self.batch: list[NewTask] = []
         self.left = self.plan.batches
         self.calm = self.closing = False
+        self.people_left = self.plan.people == NOBODY
         self._next_fault = self._gap()
         self._numbers: Counter[str] = Counter()
 
@@ -136,13 +135,19 @@ class World:
         for _ in range(self.plan.workers):
             self._hire()
         self._submit()
-        people = self._process("people")
-        people.start(self._people(TaskDesk(self._database(people), self._rung(people))))
+        if not self.people_left:
+            people = self._process("people")
+            people.start(self._people(TaskDesk(self._database(people), self._rung(people))))
         self.machine.after(self.plan.seconds, self._calm)
         self.machine.after(LOOK, self._look)
         self.machine.run(START + self.plan.seconds + LATEST)
         if not self.watch.violations:
             self.watch.settled(self.accepted)
+
+    def report(self, seed: int) -> Report:
+        trace, watch = list(self.machine.trace), self.watch
+        told = hashlib.sha256("\n".join(map(repr, trace)).encode()).hexdigest()
+        return Report(seed, list(watch.violations), told, self.machine.steps, watch.counts, trace)
 
     def bury(self) -> None:
         """End all that is left, unseen."""
@@ -157,6 +162,8 @@ class World:
             self.machine.run(self.machine.now + 10.0)
             if not any(process.tasks for process in self.machine.processes):
                 break
+        else:
+            print("UNBURIED", [t for p in self.machine.processes for t in p.tasks])
         self.disk.db.close()
 
     def _number(self, what: str) -> int:
@@ -302,6 +309,8 @@ class World:
     async def _people(self, desk: TaskDesk) -> None:
         while not self.calm:
             await self.clock.sleep(self.plan.people * self.rng.uniform(0.5, 1.5))
+            if self.calm:
+                break
             ids = list(self.watch.rows)
             dead = [row.id for row in self.watch.rows.values() if row.state in TERMINAL]
             what = self.rng.choice(("cancel", "cancel", "retry", "retry", "purge", "forget"))
@@ -314,6 +323,7 @@ class World:
                     await desk.purge(Which(), 4.0)
                 elif what == "forget":
                     await desk.forget(FORGOTTEN, f"손님{self.rng.randint(1, self.plan.tenants)}")
+        self.people_left = True
 
     # ---- what goes wrong ----------------------------------------------------------------------------------------
 
@@ -348,6 +358,7 @@ class World:
         self.machine.note(process.name, f"is told: {how}")
         seat.closing_since = seat.closing_since or self.machine.now
         if how == "give up":
+            process.disturbed_at = float("inf")  # it renews no lease any more
             process.call_soon_threadsafe(lambda: self.runs[process.name].cancel())
         else:
             for _ in range(1 + (how == "hurry")):
@@ -360,7 +371,8 @@ class World:
 
     def _look(self) -> None:
         self.watch.look()
-        if self.calm and not self.left and not self.closing and len(self.watch.done) == len(self.watch.lives):
+        idle = self.calm and self.people_left and not self.left
+        if idle and not self.closing and len(self.watch.done) == len(self.watch.lives):
             self.closing = True
             for seat in self.watch.seats.values():
                 if seat.process.alive:

@@ -255,6 +255,7 @@ class Worker:
             if not work.done():
                 work.cancel()
                 await asyncio.wait({work}, timeout=PUT_DOWN)
+        work.add_done_callback(_heed)  # it may end later, in vain
         return _told(held, work)
 
     async def _expire(self, held: _Held, seconds: float) -> None:
@@ -342,6 +343,12 @@ def _told(held: _Held, work: asyncio.Task[Outcome]) -> Verdict | Halt | None:
     if isinstance(error, StoreError):  # it says nothing about the task
         return Later(code=error.code, message=error.message)
     return Failed(code="work_failed", message=redact(clean(f"{type(error).__name__}: {error}")), passing=True)
+
+
+def _heed(work: asyncio.Task[Outcome]) -> None:
+    """Take the exception of work that nobody waits for any more."""
+    if not work.cancelled():
+        work.exception()
 
 
 def _bounded(outcome: Outcome) -> Outcome:

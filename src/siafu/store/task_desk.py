@@ -14,7 +14,7 @@ from siafu.border.text import clean, preview
 from siafu.errors import InputError
 from siafu.store.database import Database, Transaction
 from siafu.store.task_records import Move, Task
-from siafu.store.tasks import as_task, finish, ring
+from siafu.store.tasks import as_task, finish, line_up, ring
 
 T = TypeVar("T")
 AT_ONCE = 500  # rows of one transaction
@@ -122,6 +122,8 @@ class TaskDesk:
                 lacking = task.code == _NEED_GONE or any(need["state"] in _ENDED_BADLY for need in states)
                 if task.state in _ENDED_BADLY and not lacking:
                     left = sum(need["state"] != "succeeded" for need in states)
+                    if not left:
+                        line_up(tx, [task])
                     again += tx.change(
                         "UPDATE task SET state = :state, ready_at = {now}, ended_at = NULL, deliveries = 0, "
                         "lapses = 0, deps_left = :left, cancel_requested = 0, waits_since = NULL, "

@@ -244,25 +244,42 @@ def finish(tx: Transaction, task: Task, decided: Move) -> None:
         )  # fmt: skip
         if not ended:
             continue
-        if decided.state == "succeeded":
-            freed = tx.change(
-                "UPDATE task SET deps_left = deps_left - 1, ready_at = {now}, "
-                "state = CASE WHEN deps_left = 1 THEN 'ready' ELSE 'blocked' END "
-                "WHERE state = 'blocked' AND id IN (SELECT task FROM task_need WHERE needs = :id)",
-                id=task.id,
-            )
-            if freed:
-                ring(tx)
-            continue
         rows = tx.rows(
             "SELECT * FROM task WHERE state = 'blocked' AND id IN (SELECT task FROM task_need WHERE needs = :id) "
             "ORDER BY id {for_update}",
             id=task.id,
         )
+        if decided.state == "succeeded":
+            _free(tx, [as_task(row) for row in rows])
+            continue
         gone = Move(
             state="cancelled", code="need_failed", message=f"it needs the task {task.id}, which did not succeed"
         )
         ending += [(as_task(row), gone) for row in rows]
+
+
+def _free(tx: Transaction, tasks: Sequence[Task]) -> None:
+    """One of the needs of each is met."""
+    line_up(tx, [task for task in tasks if task.deps_left == 1])
+    for task in tasks:
+        tx.change(
+            "UPDATE task SET deps_left = deps_left - 1, ready_at = {now}, "
+            "state = CASE WHEN deps_left = 1 THEN 'ready' ELSE 'blocked' END WHERE id = :id",
+            id=task.id,
+        )
+    if tasks:
+        ring(tx)
+
+
+def line_up(tx: Transaction, tasks: Sequence[Task]) -> None:
+    """Give tasks that are about to become ready, of any tenants, their turns; the first accepted goes first."""
+    rows = [
+        {"id": task.id, "kind": task.kind, "priority": task.priority, "tenant": task.tenant}
+        for task in sorted(tasks, key=lambda task: (task.created_at, task.id))
+    ]
+    _give_turns(tx, rows)
+    for row in rows:
+        tx.change("UPDATE task SET turn = :turn WHERE id = :id", id=row["id"], turn=row["turn"])
 
 
 def ring(tx: Transaction) -> None:
@@ -292,7 +309,7 @@ def sweep(tx: Transaction) -> int:
 
 def _row(task: NewTask, id: str) -> dict[str, Any]:
     values = msgspec.structs.asdict(task)
-    return {**values, "id": id, "print": body_print(task), "needs": sorted(set(task.needs))}
+    return {**values, "id": id, "turn": 0, "print": body_print(task), "needs": sorted(set(task.needs))}
 
 
 def _parts(rows: list[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
@@ -320,7 +337,7 @@ def _accept(tx: Transaction, rows: list[dict[str, Any]]) -> list[Accepted | NotA
             there = None if twin is row else _known(twin, row)
         found.append(there)
     new = [row for row, there in zip(rows, found, strict=True) if there is None]
-    _give_turns(tx, new)
+    _give_turns(tx, [row for row in new if row["state"] == "ready"])
     added = _insert(tx, new)
     for at, row in enumerate(rows):
         if found[at] is None and row["id"] in added:
@@ -363,28 +380,29 @@ def _missing(tx: Transaction, row: dict[str, Any]) -> NotAccepted | None:
 
 _TURNS = (
     "SELECT (SELECT last FROM task_turn WHERE kind = :kind AND priority = :priority AND tenant = :tenant) AS last,"
+    " (SELECT MIN(turn) FROM task WHERE state = 'ready' AND lapses < 2 AND kind = :kind AND priority = :priority"
+    " AND lease_epoch = 0) AS waiting,"
     " (SELECT MAX(turn) FROM task WHERE state = 'leased' AND kind = :kind AND priority = :priority) AS served,"
-    " (SELECT MIN(turn) FROM task WHERE state = 'ready' AND lapses < 2 AND kind = :kind AND priority = :priority)"
-    " AS waiting,"
     " (SELECT MAX(last) FROM task_turn WHERE kind = :kind AND priority = :priority) AS ever"
 )
 
 
-def _give_turns(tx: Transaction, rows: list[dict[str, Any]]) -> None:
+def _give_turns(tx: Transaction, rows: Sequence[dict[str, Any]]) -> None:
     lines: dict[tuple[str, int, str], list[dict[str, Any]]] = defaultdict(list)
     for row in rows:
         lines[row["kind"], row["priority"], row["tenant"]].append(row)
-    for kind, priority, tenant in sorted(lines):  # everybody locks in this order
-        mine: dict[str, Any] = {"kind": kind, "priority": priority}
-        (known,) = tx.rows(_TURNS, tenant=tenant, **mine)
-        turn = first_turn(**known)
-        waiting = lines[kind, priority, tenant]
+    first = {}  # for all of them before any is given: who comes first in here is not ahead of the others
+    for kind, priority, tenant in lines:
+        (known,) = tx.rows(_TURNS, kind=kind, priority=priority, tenant=tenant)
+        first[kind, priority, tenant] = first_turn(**known)
+    for line, turn in sorted(first.items()):  # everybody locks in this order
+        kind, priority, tenant = line
         tx.change(
             "INSERT INTO task_turn (kind, priority, tenant, last) VALUES (:kind, :priority, :tenant, :last) "
             "ON CONFLICT (kind, priority, tenant) DO UPDATE SET last = excluded.last",
-            tenant=tenant, last=turn + len(waiting) - 1, **mine,
+            kind=kind, priority=priority, tenant=tenant, last=turn + len(lines[line]) - 1,
         )  # fmt: skip
-        for number, row in enumerate(waiting):
+        for number, row in enumerate(lines[line]):
             row["turn"] = turn + number
 
 
