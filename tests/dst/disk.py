@@ -68,7 +68,9 @@ class Disk:
                 self.db.execute(sql_of(statement))
         for table, names in columns.items():
             for event, row in (("INSERT", "NEW"), ("UPDATE", "NEW"), ("DELETE", "OLD")):
-                values = ", ".join([f"'{table if row == 'NEW' else '-' + table}'", *(f"{row}.{name}" for name in names)])
+                values = ", ".join(
+                    [f"'{table if row == 'NEW' else '-' + table}'", *(f"{row}.{name}" for name in names)]
+                )
                 self.db.execute(
                     f"CREATE TEMP TRIGGER {table}_{event} AFTER {event} ON {table} BEGIN SELECT changed({values}); END"
                 )

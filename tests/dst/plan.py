@@ -22,6 +22,7 @@ NOBODY = float("inf")  # comes to look after it
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """seconds: until nothing goes wrong any more. batches: of submissions. every: steps from one fault to the next, on
     average. does: what work does. wired: bells ring in all processes. people: seconds between what they do.
+    until_empty: one more worker comes when nothing goes wrong any more, and ends by itself.
     """
 
     lease: float
@@ -33,6 +34,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     batches: int
     batch: int
     pause: float
+    priorities: tuple[int, ...]
     tenants: int
     kinds: tuple[str, ...]
     every: int
@@ -44,6 +46,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     doubled: float
     people: float
     most_open: int
+    until_empty: bool
 
 
 def plan_of(rng: random.Random) -> Plan:
@@ -53,17 +56,18 @@ def plan_of(rng: random.Random) -> Plan:
             setattr(weather, name, most * rng.random())
     weather.slowest = rng.choice((0.5, 3.0, 12.0))
     faults = tuple(sorted({fault for fault in FAULTS if rng.random() < 0.5}))
-    crowded = rng.random() < 0.25
+    crowded = rng.random() < 0.15
     return Plan(
         lease=rng.choice((1.0, 2.0, 4.0)),
-        slots=rng.randint(1, 4),
-        workers=rng.randint(1, 3) if crowded else rng.randint(2, 4),
+        slots=rng.randint(1, 2) if crowded else rng.randint(1, 4),
+        workers=rng.randint(1, 2) if crowded else rng.randint(2, 4),
         poll=rng.choice((0.5, 1.0)),
         grace=rng.choice((0.5, 3.0)),
         seconds=rng.uniform(4.0, 12.0),
-        batches=rng.randint(6, 10) if crowded else rng.randint(3, 6),
-        batch=12 if crowded else 5,
-        pause=0.3 if crowded else 1.5,
+        batches=12 if crowded else rng.randint(3, 6),
+        batch=9 if crowded else 5,
+        pause=0.5 if crowded else 1.5,
+        priorities=(1, 1, 1, 1, 1, 2, 3) if crowded else (1, 2, 3),
         tenants=rng.randint(1, 3),
         kinds=("a", "b") if rng.random() < 0.5 else ("a",),
         every=0 if crowded or not faults else rng.randint(40, 400),
@@ -74,12 +78,13 @@ def plan_of(rng: random.Random) -> Plan:
         lost=rng.choice((0.0, 0.3, 1.0)),
         doubled=rng.choice((0.0, 0.3)),
         people=rng.choice((0.5, 2.0, NOBODY)),
-        most_open=12 if rng.random() < 0.1 else 1000,
+        most_open=30 if rng.random() < 0.1 else 1000,
+        until_empty=rng.random() < 0.3,
     )
 
 
 def work_of(rng: random.Random, does: str) -> str:
     """The payload of a task."""
-    long = {"quick": 0.05, "long": 3.0}.get(does, 0.3)
-    work: dict[str, Any] = {"does": does, "steps": 0 if does == "quick" else rng.randint(0, 2)}
+    long = {"quick": 0.2, "long": 3.0}.get(does, 0.3)
+    work: dict[str, Any] = {"does": does, "steps": 1 if does == "quick" else rng.randint(0, 2)}
     return json.dumps(work | {"seconds": round(long * rng.uniform(0.1, 2.0), 3), "times": rng.randint(1, 3)})

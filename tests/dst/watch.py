@@ -20,7 +20,7 @@ from .machine import Machine, Process
 OWNED_AGAIN = 2.0  # seconds from the end of a lost worker's lease until another has the task
 SLACK = 0.5  # seconds that steps of a calm process may take altogether
 TURNS = 2  # tasks of another tenant that may go before a tenant's first one
-STARVED = 16  # claims of one worker in which the oldest of those that waited too long was left out
+STARVED = 10  # claims of one worker in which the oldest of those that waited too long was left out
 
 
 class Row(NamedTuple):
@@ -207,13 +207,14 @@ class Watch:
                 self.lives[new.id] += 1
                 self.done.pop(new.id)
             else:
-                told = old._replace(fenced=new.fenced, turn=new.turn, code=new.code if new.code == "need_gone" else old.code)
+                told = old._replace(
+                    fenced=new.fenced, turn=new.turn, code=new.code if new.code == "need_gone" else old.code
+                )
                 self._must(told == new, said)
             return
         if piece is not None and piece.task == new.id:
             self._must(
-                (old.state, old.lease_epoch) == ("leased", piece.epoch)
-                or old._replace(fenced=old.fenced + 1) == new,
+                (old.state, old.lease_epoch) == ("leased", piece.epoch) or old._replace(fenced=old.fenced + 1) == new,
                 lambda: f"a fenced write took effect: {said()}",
             )
         if new.state == "leased":
@@ -285,6 +286,8 @@ class Watch:
     def _removed(self, row: Row, process: Process) -> None:
         self.machine.note(process.name, f"removes {row.id}, which is {row.state}")
         self._must(process.name == "people" and row.state in TERMINAL, lambda: f"{process.name} removed {row}")
+        for step in [step for step in self.journal if step[0] == row.id]:
+            del self.journal[step]
 
     def _journaled(self, piece: Piece | None, task: str, seq: int, outcome: bytes) -> None:
         row, epoch = self.rows[task], int(outcome.split(b"/")[1])
@@ -399,6 +402,8 @@ class Watch:
         """Nothing happens any more. accepted: ids that were confirmed."""
         open = [row for row in self.rows.values() if row.state not in TERMINAL]
         self._must(not open, lambda: f"{len(open)} tasks did not end: {open[0]}")
+        alive = [seat.process.name for seat in self.seats.values() if seat.process.alive]
+        self._must(not alive, lambda: f"they did not end: {alive}")
         lost = [id for id in accepted if id not in self.lives]
         self._must(not lost, lambda: f"accepted, and not there: {lost}")
         once = [id for id in self.lives if id in self.rows and self.ends[id] != self.lives[id]]

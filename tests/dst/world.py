@@ -36,7 +36,7 @@ from .plan import FORGOTTEN, NOBODY, Plan, plan_of, work_of
 from .watch import COLUMNS, SLACK, Piece, Seat, Watch, does
 
 T = TypeVar("T")
-AGED, RETRY, LOOKS = 3.0, 1.0, (1.0, 5.0)  # seconds; the program's own would make a simulation last for minutes
+AGED, RETRY, LOOKS = 2.0, 1.0, (1.0, 5.0)  # seconds; the program's own would make a simulation last for minutes
 LATEST = 150.0  # seconds after the last fault, until which everything has ended
 LOOK = 0.25  # seconds
 
@@ -60,6 +60,13 @@ def simulate(seed: int) -> Report:
             return world.report(seed)
         finally:
             world.bury()
+
+
+def in_brief(seed: int) -> Report:
+    """`simulate` without the trace: it would cost more to hand over than to make again."""
+    found = simulate(seed)
+    found.trace.clear()
+    return found
 
 
 @contextlib.contextmanager
@@ -142,6 +149,8 @@ class World:
         self.machine.after(LOOK, self._look)
         self.machine.run(START + self.plan.seconds + LATEST)
         if not self.watch.violations:
+            if self.left:
+                self.watch.wrong(f"{self.left} submissions were not accepted")
             self.watch.settled(self.accepted)
 
     def report(self, seed: int) -> Report:
@@ -155,15 +164,13 @@ class World:
         self.machine.stepped = lambda: None
         for connection in self.connections:
             connection.close()
-        self.machine.over = False
         for _ in range(100):
+            self.machine.over = False
             for process in self.machine.processes:
                 process.bury()
             self.machine.run(self.machine.now + 10.0)
             if not any(process.tasks for process in self.machine.processes):
                 break
-        else:
-            print("UNBURIED", [t for p in self.machine.processes for t in p.tasks])
         self.disk.db.close()
 
     def _number(self, what: str) -> int:
@@ -199,12 +206,14 @@ class World:
 
         return ring
 
-    def _hire(self) -> None:
+    def _hire(self, *, until_empty: bool = False) -> None:
         """Another worker, in a process of its own."""
         plan, process = self.plan, self._process(f"w{self._number('worker')}")
         store = self._store(process)
         labour = Labour(self.watch, process, self.clock, plan.lease)
-        options = WorkerOptions(slots=plan.slots, lease=plan.lease, grace=plan.grace, poll=plan.poll)
+        options = WorkerOptions(
+            slots=plan.slots, lease=plan.lease, grace=plan.grace, poll=plan.poll, until_empty=until_empty
+        )
         handlers = dict.fromkeys(plan.kinds, labour)
         worker = Worker(process.name, store, handlers, self.bells[process], self.clock, options)
         stops = self.stops[process.name] = Stops(asyncio.Event(), asyncio.Event())
@@ -277,7 +286,7 @@ class World:
             tenant=tenant,
             customer=FORGOTTEN if rng.random() < 0.1 else "",
             once=rng.choice(known) if again else f"k{self._number('key')}",
-            priority=rng.randint(1, 3),
+            priority=rng.choice(self.plan.priorities),
             deadline=rng.uniform(0.5, 10.0) if rng.random() < 0.1 else None,
             needs=() if again else (*needs, "t_ffff") if rng.random() < 0.02 else needs,
         )
@@ -368,13 +377,17 @@ class World:
         self.machine.note("plan", "nothing goes wrong any more")
         self.calm = True
         self.disk.weather = Weather()
+        if self.plan.until_empty:
+            self._hire(until_empty=True)
 
     def _look(self) -> None:
+        if self.disk.closed:
+            return
         self.watch.look()
         idle = self.calm and self.people_left and not self.left
         if idle and not self.closing and len(self.watch.done) == len(self.watch.lives):
             self.closing = True
             for seat in self.watch.seats.values():
-                if seat.process.alive:
+                if seat.process.alive and not seat.worker._options.until_empty:
                     self._end(seat.process)
         self.machine.after(LOOK, self._look)

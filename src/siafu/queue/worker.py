@@ -125,6 +125,7 @@ class Worker:
         self._clock = clock
         self._options = options
         self._held: dict[str, _Held] = {}
+        self._claimed: Counter[str] = Counter()  # by kind; each has its share for the oldest
         self._news = asyncio.Event()
         self._reachable = True
         self.tally = Tally()
@@ -171,12 +172,13 @@ class Worker:
             lease = self._options.lease
             try:
                 found = await self._store.claim(
-                    self.name, kind, free, lease, before=self.tally.claimed, suspect=not self._holds_suspect()
+                    self.name, kind, free, lease, before=self._claimed[kind], suspect=not self._holds_suspect()
                 )
             except StoreError as error:
                 return self._unreachable(error)
             self._reachable = True
             self.tally.claimed += len(found)
+            self._claimed[kind] += len(found)
             for each in found:
                 held = self._held[each.id] = _Held(each, began + lease)
                 held.task = asyncio.create_task(self._do(held), name=f"siafu task {each.id}")
