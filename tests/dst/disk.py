@@ -195,8 +195,7 @@ class Connection:
             else:
                 job.future.set_result(value)
 
-        tell = lambda: self.process.call_soon_threadsafe(told)  # noqa: E731
-        self.process.in_thread(self.disk.machine.between(0.0, 0.001), tell)
+        self.process.in_thread(self.disk.machine.between(0.0, 0.001), lambda: self.process.call_soon_threadsafe(told))
         self._next()
 
     def _next(self) -> None:

@@ -63,6 +63,7 @@ class Labour:
     async def _ask(self, lease: Lease, journal: TaskJournal, seq: int, seconds: float) -> bytes:
         self._watch.works(self._process, lease.id, lease.epoch, seq)
         await self._clock.sleep(seconds)
+        self._watch.works(self._process, lease.id, lease.epoch)
         answer = b"%d" % self._process.machine.rng.randint(0, 1_000_000)
         return await self._keep(lease, journal, seq, "model", answer)
 

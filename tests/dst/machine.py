@@ -11,7 +11,7 @@ import heapq
 import itertools
 import random
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from contextvars import Context
 from typing import Any
 
@@ -24,6 +24,8 @@ class Machine:
     def __init__(self, rng: random.Random) -> None:
         self.rng, self.now, self.steps = rng, START, 0
         self.processes: list[Process] = []
+        self.dead: list[Process] = []
+        self.died_at: set[tuple[str, int]] = set()  # file and line of the awaits in which processes died
         self.stepped: Callable[[], None] = lambda: None
         self.over = False
         self.trace: list[tuple[float, str, str]] = []
@@ -47,7 +49,7 @@ class Machine:
         while not self.over:
             ready = [process for process in self.processes if process.ready and process.awake]
             if ready:
-                ready[int(self.rng.random() * len(ready))].step()
+                ready[int(self.rng.random() * len(ready)) if len(ready) > 1 else 0].step()
                 self.steps += 1
                 self.stepped()
             elif self._events and self._events[0][0] <= latest:
@@ -57,7 +59,7 @@ class Machine:
                 return
 
 
-class Process(asyncio.AbstractEventLoop):
+class Process:
     """A process with one event loop, and threads that go on when the loop is stuck. failed: told of what nobody
     awaited. disturbed_at: when it last could not go on; infinite once it is dead.
     """
@@ -71,6 +73,7 @@ class Process(asyncio.AbstractEventLoop):
         self.disturbed_at = machine.now
         self.on_death: list[Callable[[], None]] = []
         self._failed = failed
+        self._loop: Any = self  # asyncio is content with what stands at the end
         self._held_up: list[Callable[[], None]] = []  # what its threads do once it is no longer stopped
         machine.processes.append(self)
 
@@ -84,7 +87,7 @@ class Process(asyncio.AbstractEventLoop):
     def step(self) -> None:
         handle = self.ready.popleft()
         if not handle.cancelled():
-            asyncio._set_running_loop(self)
+            asyncio._set_running_loop(self._loop)
             try:
                 handle._run()
             finally:
@@ -96,10 +99,21 @@ class Process(asyncio.AbstractEventLoop):
         """As by SIGKILL: nothing of it runs any more."""
         if self.alive:
             self.machine.note(self.name, "is dead")
+            self.machine.processes.remove(self)
+            self.machine.dead.append(self)
+            self.machine.died_at.update(self._awaits())
             self.alive = self.awake = False
             self.disturbed_at = float("inf")
             for hook in self.on_death:
                 hook()
+
+    def _awaits(self) -> Iterator[tuple[str, int]]:
+        """Where its tasks are: file and line of every await that has not returned."""
+        for task in self.tasks:
+            waiting: Any = task.get_coro()
+            while (frame := getattr(waiting, "cr_frame", None)) is not None:
+                yield frame.f_code.co_filename, frame.f_lineno
+                waiting = waiting.cr_await
 
     def pause(self, seconds: float, *, threads: bool) -> None:
         """Nothing of it runs for so long, as after SIGSTOP; without its threads, as when work blocks the loop."""
@@ -155,17 +169,18 @@ class Process(asyncio.AbstractEventLoop):
         return False
 
     def call_soon(self, callback: Any, *args: Any, context: Context | None = None) -> asyncio.Handle:
-        handle = asyncio.Handle(callback, args, self, context)
+        handle = asyncio.Handle(callback, args, self._loop, context)
         self.ready.append(handle)
         return handle
 
-    call_soon_threadsafe = call_soon
+    def call_soon_threadsafe(self, callback: Any, *args: Any) -> None:
+        self.call_soon(callback, *args)
 
     def call_later(self, delay: float, callback: Any, *args: Any, context: Any = None) -> asyncio.TimerHandle:
         return self.call_at(self.time() + delay, callback, *args, context=context)
 
     def call_at(self, when: float, callback: Any, *args: Any, context: Any = None) -> asyncio.TimerHandle:
-        timer = asyncio.TimerHandle(when, callback, args, self, context)
+        timer = asyncio.TimerHandle(when, callback, args, self._loop, context)
         self.machine.at(when, lambda: self.ready.append(timer))
         return timer
 
@@ -173,10 +188,10 @@ class Process(asyncio.AbstractEventLoop):
         """It is looked at when it is due."""
 
     def create_future(self) -> asyncio.Future[Any]:
-        return asyncio.Future(loop=self)
+        return asyncio.Future(loop=self._loop)
 
     def create_task(self, coro: Any, **options: Any) -> asyncio.Task[Any]:
-        task: asyncio.Task[Any] = asyncio.Task(coro, loop=self, **options)
+        task: asyncio.Task[Any] = asyncio.Task(coro, loop=self._loop, **options)
         self.tasks[task] = None
         task.add_done_callback(self.tasks.pop)
         return task

@@ -12,8 +12,8 @@ import msgspec
 
 from .disk import Weather
 
-Fault = Literal["kill", "stop", "hang", "end", "hurry", "give up", "kill client"]
-FAULTS: tuple[Fault, ...] = ("kill", "kill", "stop", "hang", "end", "hurry", "give up", "kill client")
+Fault = Literal["kill", "stop", "hang", "end", "hurry", "give up", "kill other"]
+FAULTS: tuple[Fault, ...] = ("kill", "kill", "stop", "hang", "end", "hurry", "give up", "kill other")
 DOES = ("well", "well", "well", "long", "fails", "passing", "raises", "later", "halt", "deaf", "hang", "poison")
 FORGOTTEN = "잊힌 손님"
 NOBODY = float("inf")  # comes to look after it
@@ -22,7 +22,7 @@ NOBODY = float("inf")  # comes to look after it
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """seconds: until nothing goes wrong any more. batches: of submissions. every: steps from one fault to the next, on
     average. does: what work does. wired: bells ring in all processes. people: seconds between what they do.
-    until_empty: one more worker comes when nothing goes wrong any more, and ends by itself.
+    until_empty: some workers end by themselves when nothing is left to do.
     """
 
     lease: float
@@ -58,7 +58,7 @@ def plan_of(rng: random.Random) -> Plan:
     faults = tuple(sorted({fault for fault in FAULTS if rng.random() < 0.5}))
     crowded = rng.random() < 0.15
     return Plan(
-        lease=rng.choice((1.0, 2.0, 4.0)),
+        lease=rng.choice((1.5, 3.0, 6.0)),
         slots=rng.randint(1, 2) if crowded else rng.randint(1, 4),
         workers=rng.randint(1, 2) if crowded else rng.randint(2, 4),
         poll=rng.choice((0.5, 1.0)),

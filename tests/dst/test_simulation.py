@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import subprocess
@@ -9,18 +10,19 @@ import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
 import siafu
 from siafu.queue import worker
 from siafu.queue.worker import Worker
-from siafu.store import tasks
+from siafu.store import tasks, together
 from siafu.store.task_journal import TaskJournal
 from siafu.store.together import Together
 
 from . import __main__ as command
+from .disk import Weather
 from .world import simulate
 
 BLOCKS, BLOCK = 10, 50  # of seeds
@@ -47,6 +49,30 @@ def test_one_seed_is_one_course_of_events() -> None:
         words = [sys.executable, "-m", "dst", "--print", "--first", "20", "--seeds", "10"]
         told.add(subprocess.run(words, env=environment, capture_output=True, check=True, timeout=100).stdout.decode())
     assert told == {"".join(f"{seed} {simulate(seed).print}\n" for seed in range(20, 30))}
+
+
+def awaits(file: Path) -> dict[int, range]:
+    """By the line in which an await begins: the lines in which it may be waited."""
+    found = {}
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Await):
+            found[node.lineno] = range(node.lineno, (node.end_lineno or node.lineno) + 1)
+    return found
+
+
+def test_processes_died_at_every_await_and_nothing_was_lost() -> None:
+    died: set[tuple[str, int]] = set()
+    faults = ("kill", "kill", "kill other", "end", "hurry", "give up")
+    for seed in range(60):
+        report = simulate(seed, every=30, faults=faults, until_empty=True, weather=Weather(broken=0.05))
+        assert report.violations == [], seed
+        died |= report.died_at
+    for module in (worker, together, tasks):
+        file = str(module.__file__)
+        points = awaits(Path(file))
+        assert len(points) > 4
+        missed = [first for first, lines in points.items() if not any((file, line) in died for line in lines)]
+        assert missed == [], f"nobody died in these lines of {file}"
 
 
 # ---- the check can fail: each mistake, put into the real code, is found --------------------------------------------
@@ -88,32 +114,46 @@ def for_news_alone(_: Any) -> Any:
     return mutant
 
 
-MISTAKES: dict[str, tuple[Any, str, Callable[[Any], Any], str]] = {
-    "no epochs": (tasks, "_held", without_epochs, "fenced"),
-    "no sweep": (tasks, "sweep", lambda _: lambda tx: 0, "did not sweep up|did not end"),
-    "acknowledged before it is committed": (Together, "_commit_all", acknowledged_first, "before it was there"),
-    "leases are not renewed": (tasks, "_renew", lambda _: lambda *_: frozenset(), "a live worker was taken its task"),
-    "leased tasks are claimed": (
+class Mistake(NamedTuple):
+    """owner, what: the part of the code that `made` replaces. said: what is found. seed: one that shows it; when the
+    code has changed since, another may.
+    """
+
+    owner: Any
+    what: str
+    made: Callable[[Any], Any]
+    said: str
+    seed: int = 0
+
+
+MISTAKES = {
+    "no epochs": Mistake(tasks, "_held", without_epochs, "fenced"),
+    "no sweep": Mistake(tasks, "sweep", lambda _: lambda tx: 0, "did not sweep up|did not end"),
+    "acknowledged before it is committed": Mistake(Together, "_commit_all", acknowledged_first, "before it was there"),
+    "leases are not renewed": Mistake(tasks, "_renew", lambda _: lambda *_: frozenset(), "a live worker was taken"),
+    "leased tasks are claimed": Mistake(
         tasks, "_NEXT", lambda sql: sql.replace("state = 'ready'", "state IN ('ready', 'leased')"), "was not ready"
     ),
-    "the journal is not read": (TaskJournal, "entries", forgotten, "asks again|paid a second time"),
-    "no ageing": (tasks, "aged_claims", lambda _: lambda before, wanted: 0, "starves"),
-    "a newcomer comes last": (
-        tasks, "first_turn", lambda _: lambda last, waiting, served, ever: 0 if ever is None else ever, "went before"
+    "the journal is not read": Mistake(TaskJournal, "entries", forgotten, "asks again|paid a second time"),
+    "no ageing": Mistake(tasks, "aged_claims", lambda _: lambda before, wanted: 0, "starves", 47),
+    "a newcomer comes last": Mistake(
+        tasks, "first_turn", lambda _: lambda last, waiting, served, ever: ever or 0, "went before", 49
     ),
-    "work is not stopped": (worker._Held, "stop", lambda _: lambda self, why: None, "in vain|too long to end"),
-    "no looks without a bell": (Worker, "_wait", for_news_alone, "had a free slot|did not end"),
-    "needs are not counted down": (tasks, "_free", lambda _: lambda tx, needing: None, "of its needs are left"),
-}  # fmt: skip
+    "work is not stopped": Mistake(
+        worker._Held, "stop", lambda _: lambda self, why: None, "in vain|too long to end", 3
+    ),
+    "no looks without a bell": Mistake(Worker, "_wait", for_news_alone, "had a free slot|did not end"),
+    "needs are not counted down": Mistake(tasks, "_free", lambda _: lambda tx, needing: None, "its needs are left"),
+}
 
 
 @pytest.mark.parametrize("name", MISTAKES)
 def test_the_check_can_fail(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    owner, what, mutant, said = MISTAKES[name]
-    monkeypatch.setattr(owner, what, mutant(getattr(owner, what)))
-    for seed in range(MOST):
+    mistake = MISTAKES[name]
+    monkeypatch.setattr(mistake.owner, mistake.what, mistake.made(getattr(mistake.owner, mistake.what)))
+    for seed in (mistake.seed, *range(MOST)):
         if found := simulate(seed).violations:
-            assert re.search(said, found[0]), (seed, found)
+            assert re.search(mistake.said, found[0]), (seed, found)
             return
     pytest.fail(f"{MOST} seeds did not show it")
 

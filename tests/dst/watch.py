@@ -116,6 +116,7 @@ class Watch:
         self._needs: dict[str, list[str]] = defaultdict(list)
         self._needed_by: dict[str, list[str]] = defaultdict(list)
         self._left_at: dict[tuple[str, int], float] = {}  # when a lease ended
+        self._cancelled_at: dict[str, float] = {}  # when the end of running work was asked for
         self._lost_at: dict[str, float] = {}  # when the lease of a lost worker was over
         self._skipped: Counter[tuple[str, str]] = Counter()  # by worker and kind
         self._ready_at: dict[str, float] = {}
@@ -234,6 +235,8 @@ class Watch:
     def _leased(self, old: Row, new: Row, piece: Piece | None, said: Callable[[], str]) -> None:
         if old.state == "leased" and old.lease_epoch == new.lease_epoch:  # renewed, or to be cancelled
             self._must((old.worker, old.deliveries) == (new.worker, new.deliveries), said)
+            if new.cancel_requested and not old.cancel_requested:
+                self._cancelled_at[new.id] = self.machine.now
             return
         self._must(
             old.state == "ready" and new.lease_epoch == old.lease_epoch + 1 and new.deliveries == old.deliveries + 1,
@@ -324,8 +327,8 @@ class Watch:
         old = [row for row in (*taken, *usual) if row.lapses < 2 and row.ready_at < at - self.aged - 0.002]
         in_turn = [row for row in taken if row.lapses < 2 and row.ready_at > at - self.aged + 0.002]
         first = min((row.place for row in usual), default=None)
-        for row in in_turn:
-            self._must(first is None or row.place <= first, lambda row=row: f"{row} went before {first}")
+        early = [row for row in in_turn if first is not None and row.place > first]
+        self._must(not early, lambda: f"{early} went before {first}")
         worker = piece.worker, piece.kind
         if old and min(old, key=lambda row: row.ready_at) in usual:
             self._skipped[worker] += len(taken) - suspects
@@ -340,12 +343,11 @@ class Watch:
         """Tenants that were new in their line are passed by tasks of other tenants."""
         for id, passed in self._newcomers.items():
             new = self.rows[id]
-            if new.state != "ready":
-                continue
-            for row in taken:
-                if row.lease_epoch == 0 and (row.kind, row.priority) == (new.kind, new.priority):
-                    passed[row.tenant] += row.tenant != new.tenant
-                    self._must(passed[row.tenant] <= TURNS, lambda: f"{row.tenant!r} went before {new} too often")
+            line = new.kind, new.priority
+            if new.state == "ready":
+                passed.update(row.tenant for row in taken if row.lease_epoch == 0 and line == (row.kind, row.priority))
+            if max(passed.values(), default=0) > TURNS:
+                self.wrong(f"others went before {new} too often: {passed}")
 
     # ---- time ---------------------------------------------------------------------------------------------------
 
@@ -376,16 +378,20 @@ class Watch:
     # ---- what work does -----------------------------------------------------------------------------------------
 
     def works(self, process: Process, id: str, epoch: int, seq: int | None = None) -> None:
-        """Somebody works under a lease. seq: the step for which a model is asked."""
-        row = self.rows.get(id)
-        if id not in self.deaf and (row is None or (row.state, row.lease_epoch) != ("leased", epoch)):
-            calm = max(self._left_at[id, epoch], process.calm_since(), self.disk.calm_since())
-            late = self.machine.now - calm
-            seat = self.seats[process.name]
-            self._must(
-                late < seat.lease / 5 + 1.0 + SLACK,
-                lambda: f"{process.name} works on {id} under epoch {epoch} for {late:.3f} s in vain: {row}",
-            )
+        """Somebody works under a lease. seq: the step for which a model is going to be asked."""
+        now, row, seat = self.machine.now, self.rows.get(id), self.seats[process.name]
+        since = now
+        if row is None or (row.state, row.lease_epoch) != ("leased", epoch):
+            since = self._left_at[id, epoch]
+        elif row.cancel_requested:
+            since = self._cancelled_at[id]
+        elif row.deadline_at is not None:
+            since = min(now, row.deadline_at)
+        late = now - max(since, process.calm_since(), self.disk.calm_since())
+        self._must(
+            late < seat.lease / 5 + 1.0 + SLACK or id in self.deaf,
+            lambda: f"{process.name} works on {id} under epoch {epoch} for {late:.3f} s in vain: {row}",
+        )
         if seq is not None:
             self.asked[id, seq] += 1
             before = self.journal.get((id, seq), epoch)

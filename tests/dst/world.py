@@ -42,7 +42,7 @@ LOOK = 0.25  # seconds
 
 
 class Report(msgspec.Struct, frozen=True):
-    """What came of a seed. print: of all that happened."""
+    """What came of a seed. print: of all that happened. died_at: file and line of awaits in which processes died."""
 
     seed: int
     violations: list[str]
@@ -50,11 +50,13 @@ class Report(msgspec.Struct, frozen=True):
     steps: int
     counts: Counter[str]
     trace: list[tuple[float, str, str]]
+    died_at: frozenset[tuple[str, int]]
 
 
-def simulate(seed: int) -> Report:
+def simulate(seed: int, **changes: Any) -> Report:
+    """changes: of the plan that the seed stands for."""
     with _small_numbers():
-        world = World(seed)
+        world = World(seed, changes)
         try:
             world.run()
             return world.report(seed)
@@ -114,9 +116,9 @@ class WatchedStore(TaskStore):
 
 
 class World:
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, changes: dict[str, Any]) -> None:
         rng = self.rng = random.Random(seed)
-        self.plan: Plan = plan_of(rng)
+        self.plan: Plan = msgspec.structs.replace(plan_of(rng), **changes)
         self.machine = Machine(rng)
         self.watch = Watch(self.machine, AGED)
         weather = msgspec.structs.replace(self.plan.weather)
@@ -143,8 +145,7 @@ class World:
             self._hire()
         self._submit()
         if not self.people_left:
-            people = self._process("people")
-            people.start(self._people(TaskDesk(self._database(people), self._rung(people))))
+            self._look_after()
         self.machine.after(self.plan.seconds, self._calm)
         self.machine.after(LOOK, self._look)
         self.machine.run(START + self.plan.seconds + LATEST)
@@ -156,7 +157,9 @@ class World:
     def report(self, seed: int) -> Report:
         trace, watch = list(self.machine.trace), self.watch
         told = hashlib.sha256("\n".join(map(repr, trace)).encode()).hexdigest()
-        return Report(seed, list(watch.violations), told, self.machine.steps, watch.counts, trace)
+        return Report(
+            seed, list(watch.violations), told, self.machine.steps, watch.counts, trace, frozenset(self.machine.died_at)
+        )
 
     def bury(self) -> None:
         """End all that is left, unseen."""
@@ -164,6 +167,7 @@ class World:
         self.machine.stepped = lambda: None
         for connection in self.connections:
             connection.close()
+        self.machine.processes += self.machine.dead
         for _ in range(100):
             self.machine.over = False
             for process in self.machine.processes:
@@ -206,8 +210,9 @@ class World:
 
         return ring
 
-    def _hire(self, *, until_empty: bool = False) -> None:
+    def _hire(self) -> None:
         """Another worker, in a process of its own."""
+        until_empty = self.plan.until_empty and self.rng.random() < 0.5
         plan, process = self.plan, self._process(f"w{self._number('worker')}")
         store = self._store(process)
         labour = Labour(self.watch, process, self.clock, plan.lease)
@@ -315,8 +320,13 @@ class World:
 
     # ---- people -------------------------------------------------------------------------------------------------
 
+    def _look_after(self) -> None:
+        people = self._process("people")
+        people.on_death.append(lambda: self.machine.after(0.5, self._look_after))
+        people.start(self._people(TaskDesk(self._database(people), self._rung(people))))
+
     async def _people(self, desk: TaskDesk) -> None:
-        while not self.calm:
+        while True:
             await self.clock.sleep(self.plan.people * self.rng.uniform(0.5, 1.5))
             if self.calm:
                 break
@@ -347,14 +357,13 @@ class World:
 
     def _fault(self) -> None:
         fault = self.rng.choice(self.plan.faults)
-        clients = fault == "kill client"
-        able = [process for process in self.bells if process.awake and process.name.startswith("client") == clients]
-        able = [process for process in able if process.name != "people"]
+        others = fault == "kill other"
+        able = [process for process in self.bells if process.awake and (process.name not in self.stops) == others]
         if not able:
             return
         process = self.rng.choice(able)
         self.watch.counts[fault] += 1
-        if fault in ("kill", "kill client"):
+        if fault in ("kill", "kill other"):
             process.kill()
         elif fault in ("stop", "hang"):
             seconds = self.plan.lease * self.rng.uniform(0.1, 2.5)
@@ -377,8 +386,6 @@ class World:
         self.machine.note("plan", "nothing goes wrong any more")
         self.calm = True
         self.disk.weather = Weather()
-        if self.plan.until_empty:
-            self._hire(until_empty=True)
 
     def _look(self) -> None:
         if self.disk.closed:

@@ -273,7 +273,7 @@ def _free(tx: Transaction, tasks: Sequence[Task]) -> None:
 
 def line_up(tx: Transaction, tasks: Sequence[Task]) -> None:
     """Give tasks that are about to become ready, of any tenants, their turns; the first accepted goes first."""
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"id": task.id, "kind": task.kind, "priority": task.priority, "tenant": task.tenant}
         for task in sorted(tasks, key=lambda task: (task.created_at, task.id))
     ]
