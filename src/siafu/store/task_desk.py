@@ -14,7 +14,8 @@ from siafu.border.text import clean, preview
 from siafu.errors import InputError
 from siafu.store.database import Database, Transaction
 from siafu.store.task_records import Move, Task
-from siafu.store.tasks import as_task, finish, line_up, ring
+from siafu.store.task_turns import line_up
+from siafu.store.tasks import as_task, finish, ring
 
 T = TypeVar("T")
 AT_ONCE = 500  # rows of one transaction

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -39,9 +38,9 @@ from siafu.store.task_records import (
     aged_claims,
     body_print,
     checked,
-    first_turn,
     move,
 )
+from siafu.store.task_turns import give_turns, line_up
 from siafu.store.together import Together
 
 CHANNEL = "siafu_tasks"
@@ -271,17 +270,6 @@ def _free(tx: Transaction, tasks: Sequence[Task]) -> None:
         ring(tx)
 
 
-def line_up(tx: Transaction, tasks: Sequence[Task]) -> None:
-    """Give tasks that are about to become ready, of any tenants, their turns; the first accepted goes first."""
-    rows: list[dict[str, Any]] = [
-        {"id": task.id, "kind": task.kind, "priority": task.priority, "tenant": task.tenant}
-        for task in sorted(tasks, key=lambda task: (task.created_at, task.id))
-    ]
-    _give_turns(tx, rows)
-    for row in rows:
-        tx.change("UPDATE task SET turn = :turn WHERE id = :id", id=row["id"], turn=row["turn"])
-
-
 def ring(tx: Transaction) -> None:
     """Tell listeners in other processes, once this is committed; on PostgreSQL only."""
     if tx.dialect == "postgresql":
@@ -337,7 +325,7 @@ def _accept(tx: Transaction, rows: list[dict[str, Any]]) -> list[Accepted | NotA
             there = None if twin is row else _known(twin, row)
         found.append(there)
     new = [row for row, there in zip(rows, found, strict=True) if there is None]
-    _give_turns(tx, [row for row in new if row["state"] == "ready"])
+    give_turns(tx, [row for row in new if row["state"] == "ready"])
     added = _insert(tx, new)
     for at, row in enumerate(rows):
         if found[at] is None and row["id"] in added:
@@ -376,34 +364,6 @@ def _missing(tx: Transaction, row: dict[str, Any]) -> NotAccepted | None:
     row["deps_left"] = len(row["open_needs"])
     row["state"] = "blocked" if row["deps_left"] else "ready"
     return None
-
-
-_TURNS = (
-    "SELECT (SELECT last FROM task_turn WHERE kind = :kind AND priority = :priority AND tenant = :tenant) AS last,"
-    " (SELECT MIN(turn) FROM task WHERE state = 'ready' AND lapses < 2 AND kind = :kind AND priority = :priority"
-    " AND lease_epoch = 0) AS waiting,"
-    " (SELECT MAX(turn) FROM task WHERE state = 'leased' AND kind = :kind AND priority = :priority) AS served,"
-    " (SELECT MAX(last) FROM task_turn WHERE kind = :kind AND priority = :priority) AS ever"
-)
-
-
-def _give_turns(tx: Transaction, rows: Sequence[dict[str, Any]]) -> None:
-    lines: dict[tuple[str, int, str], list[dict[str, Any]]] = defaultdict(list)
-    for row in rows:
-        lines[row["kind"], row["priority"], row["tenant"]].append(row)
-    first = {}  # for all of them before any is given: who comes first in here is not ahead of the others
-    for kind, priority, tenant in lines:
-        (known,) = tx.rows(_TURNS, kind=kind, priority=priority, tenant=tenant)
-        first[kind, priority, tenant] = first_turn(**known)
-    for line, turn in sorted(first.items()):  # everybody locks in this order
-        kind, priority, tenant = line
-        tx.change(
-            "INSERT INTO task_turn (kind, priority, tenant, last) VALUES (:kind, :priority, :tenant, :last) "
-            "ON CONFLICT (kind, priority, tenant) DO UPDATE SET last = excluded.last",
-            kind=kind, priority=priority, tenant=tenant, last=turn + len(lines[line]) - 1,
-        )  # fmt: skip
-        for number, row in enumerate(lines[line]):
-            row["turn"] = turn + number
 
 
 _INSERTED = (
