@@ -52,6 +52,7 @@ _READY = "WHERE state = 'ready' AND kind = :kind AND lapses"
 _NEXT = f"{_READY} < 2 ORDER BY priority, turn, created_at"
 _OLDEST = f"{_READY} < 2 AND ready_at <= :aged ORDER BY ready_at"
 _SUSPECT = f"{_READY} >= 2 ORDER BY priority, turn, created_at"
+_NEEDING = "state = 'blocked' AND id IN (SELECT task FROM task_need WHERE needs = :id)"
 _ENTRY, _TASK = JournalEntry.__struct_fields__, Task.__struct_fields__
 
 
@@ -243,31 +244,29 @@ def finish(tx: Transaction, task: Task, decided: Move) -> None:
         )  # fmt: skip
         if not ended:
             continue
-        rows = tx.rows(
-            "SELECT * FROM task WHERE state = 'blocked' AND id IN (SELECT task FROM task_need WHERE needs = :id) "
-            "ORDER BY id {for_update}",
-            id=task.id,
-        )
         if decided.state == "succeeded":
-            _free(tx, [as_task(row) for row in rows])
+            _free(tx, task.id)
             continue
+        rows = tx.rows(f"SELECT * FROM task WHERE {_NEEDING} ORDER BY id {{for_update}}", id=task.id)
         gone = Move(
             state="cancelled", code="need_failed", message=f"it needs the task {task.id}, which did not succeed"
         )
         ending += [(as_task(row), gone) for row in rows]
 
 
-def _free(tx: Transaction, tasks: Sequence[Task]) -> None:
-    """One of the needs of each is met."""
-    line_up(tx, [task for task in tasks if task.deps_left == 1])
-    for task in tasks:
-        tx.change(
-            "UPDATE task SET deps_left = deps_left - 1, ready_at = {now}, "
-            "state = CASE WHEN deps_left = 1 THEN 'ready' ELSE 'blocked' END WHERE id = :id",
-            id=task.id,
-        )
-    if tasks:
-        ring(tx)
+def _free(tx: Transaction, id: str) -> None:
+    """What needs the task `id` needs one less."""
+    columns = "id, kind, priority, tenant, deps_left"
+    rows = tx.rows(f"SELECT {columns} FROM task WHERE {_NEEDING} ORDER BY created_at, id {{for_update}}", id=id)
+    if not rows:
+        return
+    line_up(tx, [row for row in rows if row["deps_left"] == 1])
+    tx.change(
+        "UPDATE task SET deps_left = deps_left - 1, ready_at = {now}, "
+        f"state = CASE WHEN deps_left = 1 THEN 'ready' ELSE 'blocked' END WHERE {_NEEDING}",
+        id=id,
+    )
+    ring(tx)
 
 
 def ring(tx: Transaction) -> None:
