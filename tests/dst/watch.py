@@ -89,7 +89,6 @@ class Seat(msgspec.Struct):
     process: Process
     worker: Worker
     lease: float
-    slots: int
     poll: float
     able_since: float
     closing_since: float | None = None
@@ -374,7 +373,7 @@ class Watch:
                         self.wrong(f"{seat.process.name} had a free slot, and did not take {row} (lost: {lost_at})")
 
     def _able(self, seat: Seat) -> bool:
-        free = seat.slots > len(seat.worker._held)
+        free = seat.worker.slots > seat.worker.busy
         if not free or seat.closing_since is not None or seat.worker.tally.halt is not None:
             seat.able_since = self.machine.now
         seat.able_since = max(seat.able_since, seat.process.calm_since())

@@ -226,7 +226,7 @@ class World:
         handlers = dict.fromkeys(plan.kinds, labour)
         worker = Worker(process.name, store, handlers, self.bells[process], self.clock, options)
         stops = self.stops[process.name] = Stops(asyncio.Event(), asyncio.Event())
-        self.watch.seats[process.name] = Seat(process, worker, plan.lease, plan.slots, plan.poll, self.machine.now)
+        self.watch.seats[process.name] = Seat(process, worker, plan.lease, plan.poll, self.machine.now)
         process.on_death.append(self._died)
 
         async def main() -> None:
@@ -408,6 +408,9 @@ class World:
         if self.disk.closed:
             return
         self.watch.look()
+        for seat in self.watch.seats.values():
+            if self.plan.resized and self.rng.random() < 0.05:
+                seat.worker.slots = self.rng.randint(1, 2 * self.plan.slots)
         idle = self.calm and self.people_left and not self.left
         if idle and not self.closing and len(self.watch.done) == len(self.watch.lives):
             self.closing = True
