@@ -62,7 +62,7 @@ class Disk:
         self.holder: Connection | None = None
         self.waiting: list[Connection] = []
         self.db = sqlite3.connect(":memory:", isolation_level=None, cached_statements=500)
-        self.db.create_function("virtual_now", 0, lambda: round(self.clock(), 3))
+        self.db.create_function("virtual_now", 0, self.clock)
         self.db.create_function("changed", -1, watch.changed)
         self.db.execute("PRAGMA foreign_keys = ON")
         for step in MIGRATIONS:
@@ -78,7 +78,8 @@ class Disk:
                 )
 
     def clock(self) -> float:
-        return self.machine.now + self.ahead
+        """Seconds since 1970, in milliseconds as SQLite has them."""
+        return round(self.machine.now + self.ahead, 3)
 
     def calm_since(self) -> float:
         """Since when it answers quickly; infinite when it does not now."""

@@ -22,9 +22,8 @@ NOBODY = float("inf")  # comes to look after it
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """seconds: until nothing goes wrong any more. batches: of submissions. every: steps from one fault to the next, on
     average. does: what work does. wired: bells ring in all processes. people: seconds between what they do.
-    until_empty: some workers end by themselves when nothing is left to do.
-    poison: the first task kills its worker, and nothing else goes wrong. resized: workers are given other numbers of
-    slots while they work.
+    until_empty: some workers end by themselves when nothing is left to do. poison: the first task kills its worker, and
+    nothing else goes wrong. resized: workers are given other numbers of slots while they work.
     """
 
     lease: float

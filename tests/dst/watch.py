@@ -105,7 +105,7 @@ class Watch:
         self.rows: dict[str, Row] = {}
         self.seats: dict[str, Seat] = {}
         self.done: dict[str, str] = {}  # by id, also of what was removed: how it ended
-        self.asked: Counter[tuple[str, int]] = Counter()  # calls of the model, by task and step
+        self.asked: set[tuple[str, int, int]] = set()  # calls of the model: task, step and epoch
         self.paid: dict[str, set[str]] = defaultdict(set)  # keys of effects that happened, by task
         self.journal: dict[tuple[str, int], int] = {}  # the epoch under which a step of a task was written
         self.lives: Counter[str] = Counter()  # how often a task was begun: accepted, or retried by people
@@ -397,9 +397,9 @@ class Watch:
             lambda: f"{process.name} works on {id} under epoch {epoch} for {late:.3f} s in vain: {row}",
         )
         if seq is not None:
-            self.asked[id, seq] += 1
-            before = self.journal.get((id, seq), epoch)
-            self._must(before >= epoch, lambda: f"{process.name} asks again for step {seq} of {id}")
+            twice = (id, seq, epoch) in self.asked or self.journal.get((id, seq), epoch) < epoch
+            self._must(not twice, lambda: f"{process.name} asks again for step {seq} of {id}")
+            self.asked.add((id, seq, epoch))
 
     def pays(self, process: Process, id: str, key: str) -> None:
         self.machine.note(process.name, f"pays for {id} with {key[:8]}")

@@ -116,6 +116,10 @@ class WatchedStore(TaskStore):
 
 
 class World:
+    """`run` it, take its `report`, and `bury` it. accepted: ids that clients were told. known: by tenant and key, what
+    they stand for. batch: what a client is submitting, over its death; left: submissions to come.
+    """
+
     def __init__(self, seed: int, changes: dict[str, Any]) -> None:
         rng = self.rng = random.Random(seed)
         self.plan: Plan = msgspec.structs.replace(plan_of(rng), **changes)
@@ -153,9 +157,8 @@ class World:
             if self.left:
                 self.watch.wrong(f"{self.left} submissions were not accepted")
             self.watch.settled(self.accepted)
-            if self.plan.poison and [id for id, state in self.watch.done.items() if state == "dead_letter"] != [
-                "t_0001"
-            ]:
+            dead = [id for id, state in self.watch.done.items() if state == "dead_letter"]
+            if self.plan.poison and dead != ["t_0001"]:
                 self.watch.wrong(f"the poison did not die alone: {self.watch.done}")
 
     def report(self, seed: int) -> Report:
