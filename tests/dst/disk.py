@@ -16,7 +16,7 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 
 from siafu.errors import StoreError, StoreLocked
-from siafu.store.database import LEAST_WAIT, WAIT_SECONDS, Dialect, Transaction, Value, _statement
+from siafu.store.database import _ONLY, LEAST_WAIT, WAIT_SECONDS, Dialect, Transaction, Value, _statement
 from siafu.store.task_schema import MIGRATIONS
 
 from .machine import Machine, Process
@@ -67,7 +67,8 @@ class Disk:
         self.db.execute("PRAGMA foreign_keys = ON")
         for step in MIGRATIONS:
             for statement in step:
-                self.db.execute(sql_of(statement))
+                if not (only := _ONLY.match(statement)) or only[1] == "sqlite":
+                    self.db.execute(sql_of(statement[only.end() if only else 0 :]))
         for table, names in columns.items():
             for event, row in (("INSERT", "NEW"), ("UPDATE", "NEW"), ("DELETE", "OLD")):
                 values = ", ".join(

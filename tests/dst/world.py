@@ -10,7 +10,7 @@ import hashlib
 import logging
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from functools import partial
 from typing import Any, TypeVar, cast
 
@@ -18,7 +18,7 @@ import msgspec
 import pytest
 
 from siafu.border.stopping import Stops
-from siafu.errors import QueueFull, StoreError
+from siafu.errors import BacklogFull, StoreError
 from siafu.queue.doorbell import Doorbell
 from siafu.queue.worker import PUT_DOWN, Worker, WorkerOptions
 from siafu.store import task_records, tasks
@@ -205,14 +205,14 @@ class World:
             new_id=lambda: f"t_{self._number('task'):04x}",
         )  # fmt: skip
 
-    def _rung(self, source: Process) -> Callable[[], None]:
-        def ring() -> None:
+    def _rung(self, source: Process) -> Callable[[Collection[str]], None]:
+        def ring(tasks: Collection[str]) -> None:
             for process, bell in self.bells.items():
                 if process is source and self.rng.random() >= self.plan.lost:
-                    bell.ring()
+                    bell.ring(tasks)
                 elif self.plan.wired and process.alive and self.rng.random() >= self.plan.lost:
                     for _ in range(1 + (self.rng.random() < self.plan.doubled)):
-                        call = partial(process.call_soon_threadsafe, bell.ring)
+                        call = partial(process.call_soon_threadsafe, bell.ring, tasks)
                         self.machine.after(self.machine.between(0.0, 0.3), call)
 
         return ring
@@ -278,7 +278,7 @@ class World:
             self.batch = self.batch or [self._new() for _ in range(self.rng.randint(1, self.plan.batch))]
             try:
                 answers = await store.accept(self.batch)
-            except (QueueFull, StoreError) as error:
+            except (BacklogFull, StoreError) as error:
                 self.machine.note("client", f"hears: {error}")
                 continue
             for task, answer in zip(self.batch, answers, strict=True):

@@ -136,11 +136,12 @@ class LimitSettings(Section):
 
 class BudgetSettings(Section):
     """Amounts like "20 USD". `day`: for all runs of this home together, in all processes, from midnight to midnight
-    UTC. `per_item`, `per_agent`: within a run. From the share `soft` of any budget on, `cheaper` models are asked
-    instead.
+    UTC; `roles`: the same for the agents of one role each. `per_item`, `per_agent`: within a run. From the share `soft`
+    of any budget on, `cheaper` models are asked instead.
     """
 
     day: Amount | None = None
+    roles: dict[str, Amount] = {}
     per_item: Amount | None = None
     per_agent: Amount | None = None
     soft: Decimal | None = Field(default=None, gt=0, le=1, strict=False)
@@ -174,3 +175,9 @@ class ToolSettings(Section):
     """`effects`: by `"server.tool"`, the contract of a tool that acts on the world; see `tools.effect_rules`."""
 
     effects: dict[str, dict[str, Any]] = {}
+
+
+class TaskSettings(Section):
+    """`backlog`: tasks that may be open; then no more are accepted."""
+
+    backlog: int = Field(default=100_000, ge=1, le=100_000_000)

@@ -128,6 +128,8 @@ class App:
         key = None if holder is None else holder.key
         task = task_name(key, x.id)
         with self._place(x, task), nullcontext() if holder is None else holder.request(x.arrived):
+            if holder is not None:
+                await holder.join(x.arrived)
             self._arriving.begin(x.id, x)
             asked = read_request(await x.body())
             self._arriving.end(x.id)
