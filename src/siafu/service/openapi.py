@@ -62,7 +62,9 @@ def _operation(route: Route, schemas: dict[str, Any]) -> dict[str, Any]:
     answers: dict[str, Any] = {}
     for status, kind in route.says.items():
         answers[str(status)] = {"description": route.summary}
-        if kind is not None:
+        if kind is str:
+            answers[str(status)]["content"] = {"text/plain": {"schema": {"type": "string"}}}
+        elif kind is not None:
             content = {} if route.stream == "only" else {_JSON: {"schema": schemas[repr(kind)]}}
             if route.stream:
                 content[_EVENTS] = {"itemSchema": _event(schemas[repr(kind)] if route.stream == "only" else {})}

@@ -14,9 +14,9 @@ from siafu.service.refusals import Refused
 
 class Route(msgspec.Struct, frozen=True, kw_only=True):
     """A method and a path, in which `{id}` stands for one part, `{model}` for all that is left, as names of models may
-    hold slashes. name: the operation's. says: status -> the type of the JSON that is answered, None = no body. body:
-    the type of the JSON that is sent, None = there is none. query: a Struct of the parameters that may be given.
-    headers: names and types. id: the type of what stands for `{id}`. stream: whether a good answer may be
+    hold slashes. name: the operation's. says: status -> the type of the JSON that is answered, str = a text, None = no
+    body. body: the type of the JSON that is sent, None = there is none. query: a Struct of the parameters that may be
+    given. headers: names and types. id: the type of what stands for `{id}`. stream: whether a good answer may be
     text/event-stream, or always is. open: no key is needed.
     """
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from siafu.service import shapes
+from siafu.service.metrics import SCRAPED
 from siafu.service.route import Route
 from siafu.service.shapes import word
 from siafu.service.tasks.api import ROUTES as TASKS
@@ -24,6 +25,7 @@ ROUTES = (
     Route(method="GET", path=MODELS, name="listModels", summary="List models and swarms", says={200: shapes.Models}),
     Route(method="GET", path=MODELS + "/{model}", name="getModel", summary="Look at a model", says={200: shapes.Model}),
     *TASKS,
+    SCRAPED,
     Route(method="GET", path=DESCRIPTION, name="describe", summary="This document", says={200: dict[str, Any]}),
     Route(method="GET", path=ALIVE, name="live", summary="Whether it runs", says=_WELL, open=True),
     Route(method="GET", path=READY, name="ready", summary="Whether it takes requests", says=_WELL, open=True),

@@ -123,6 +123,10 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "VALUES (md5(CAST(random() AS TEXT) || CAST(clock_timestamp() AS TEXT)))",
     ),
     (
+        # The traceparent of who submitted it, empty = nobody traced it.
+        "ALTER TABLE task ADD COLUMN trace TEXT NOT NULL DEFAULT ''",
+    ),
+    (
         "CREATE INDEX task_of_tenant ON task (tenant, created_at, id)",
         # What happened to tasks: `accepted`, `cancel_requested`, or the state that one got into.
         "CREATE TABLE task_event (id {serial}, task TEXT NOT NULL REFERENCES task ON DELETE CASCADE, "
