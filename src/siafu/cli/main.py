@@ -53,7 +53,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
 GROUPS: dict[str, tuple[str, ...]] = {
     "Begin": ("demo", "init", "config", "doctor"),
     "Run agents": ("batch", "support", "submit", "worker", "workers", "tasks", "dead", "report"),
-    "Serve and keep": ("serve", "keys", "db"),
+    "Serve and keep": ("serve", "openapi", "keys", "db"),
     "Models and money": ("cost", "canary", "upstream-keys"),
     "What agents do": ("approvals", "effects"),
     "Try and measure": ("shop", "payments", "sim", "bench"),
