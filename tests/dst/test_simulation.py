@@ -61,11 +61,17 @@ def awaits(file: Path) -> dict[int, range]:
 
 
 def test_processes_died_at_every_await_and_nothing_was_lost() -> None:
-    files = [Path(str(module.__file__)) for module in (worker, together, tasks)]
+    files = [Path(str(module.__file__)) for module in (worker, together)]
     left = {(str(file), first): lines for file in files for first, lines in awaits(file).items()}
     assert len(left) > 20
     faults = ("kill", "kill", "kill other", "end", "hurry", "give up")
-    changes = {"every": 30, "faults": faults, "until_empty": True, "weather": Weather(broken=0.15), "poison": False}
+    changes = {
+        "every": 30,
+        "faults": faults,
+        "until_empty": True,
+        "weather": Weather(broken=0.15),
+        "poison": False,
+    }
     for seed in range(MOST):
         report = simulate(seed, **changes)
         assert report.violations == [], seed
