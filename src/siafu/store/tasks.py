@@ -370,7 +370,7 @@ def _missing(tx: Transaction, row: dict[str, Any]) -> NotAccepted | None:
 
 _INSERTED = (
     "id", "kind", "run", "tenant", "customer", "once", "payload", "print", "priority", "turn", "state", "deps_left",
-    "created_at", "ready_at", "deadline_at",
+    "created_at", "ready_at", "deadline_at", "trace",
 )  # fmt: skip
 
 
@@ -417,6 +417,7 @@ def _as_lease(row: Mapping[str, Any]) -> Lease:
         retried=row["code"] != "",
         begun=row["lease_epoch"] > 1,
         suspect=row["lapses"] >= 2,
+        trace=row["trace"],
     )
 
 
