@@ -14,7 +14,8 @@ from siafu.border.text import clean, preview
 from siafu.errors import InputError
 from siafu.store.database import Database, Transaction
 from siafu.store.task_records import Move, Task
-from siafu.store.tasks import as_task, finish, ring
+from siafu.store.task_sql import ring
+from siafu.store.tasks import as_task, finish
 
 T = TypeVar("T")
 AT_ONCE = 500  # rows of one transaction
@@ -100,7 +101,7 @@ class TaskDesk:
                     tx.change("UPDATE task SET cancel_requested = 1 WHERE id = :id", id=task.id)
                     asked += 1
                 elif task.ended_at is None:
-                    finish(tx, task, Move(state="cancelled", code="cancelled"))
+                    finish(tx, [(task, Move(state="cancelled", code="cancelled"))])
             ring(tx)
             return asked
 
@@ -167,7 +168,7 @@ class TaskDesk:
             )
             for row in rows:
                 if (task := as_task(row)).ended_at is None:  # what needs it must not wait for ever
-                    finish(tx, task, Move(state="cancelled", code="customer_forgotten"))
+                    finish(tx, [(task, Move(state="cancelled", code="customer_forgotten"))])
                 tx.change("DELETE FROM task WHERE id = :id", id=task.id)
             return len(rows)
 

@@ -10,10 +10,7 @@ is fenced, and counted.
 from __future__ import annotations
 
 import asyncio
-import uuid
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -23,9 +20,9 @@ from siafu.errors import Fenced, QueueFull
 from siafu.store.crash import crash_point
 from siafu.store.database import Database, Transaction
 from siafu.store.records import JournalEntry
+from siafu.store.task_accept import AT_ONCE, accept, new_row, payload_size
 from siafu.store.task_records import (
     AGED_SECONDS,
-    MAX_PAYLOAD,
     TERMINAL,
     Accepted,
     Lapsed,
@@ -37,16 +34,13 @@ from siafu.store.task_records import (
     Task,
     Verdict,
     aged_claims,
-    body_print,
     checked,
-    first_turn,
     move,
 )
+from siafu.store.task_sql import MOST_ROWS, as_json, now, parts, ring
 from siafu.store.together import Together
 
-CHANNEL = "siafu_tasks"
 MAX_OPEN = 100_000  # tasks that have not ended
-AT_ONCE = 100  # rows of one statement
 MOST_MESSAGE = 2_000  # characters
 
 _READY = "WHERE state = 'ready' AND kind = :kind AND lapses"
@@ -92,9 +86,9 @@ class TaskStore:
         `once`.
         """
         found: list[Accepted | NotAccepted] = []
-        for part in _parts([_row(checked(task)) for task in tasks]):
+        for part in parts([new_row(checked(task)) for task in tasks], AT_ONCE, payload_size):
             await self._have_room(len(part), len(found))
-            found += await self.together.run(partial(_accept, rows=part))
+            found += await self.together.share(accept, part)
             crash_point("task_accepted")
             self._rung()
         return found
@@ -124,7 +118,7 @@ class TaskStore:
             values = {"worker": worker, "kind": kind, "lease": lease}
             rows = _lease(tx, _SUSPECT, most=1, **values) if suspect else []
             aged = min(aged_claims(before, most), most - len(rows))
-            rows += _lease(tx, _OLDEST, most=aged, aged=_now(tx) - AGED_SECONDS, **values) if aged else []
+            rows += _lease(tx, _OLDEST, most=aged, aged=now(tx) - AGED_SECONDS, **values) if aged else []
             rows += _lease(tx, _NEXT, most=most - len(rows), **values) if len(rows) < most else []
             return [_as_lease(row) for row in rows]
 
@@ -152,16 +146,7 @@ class TaskStore:
         """Say what came of a task that is leased under `epoch`; returns its state then. None: the lease is another's,
         or the task is gone; nothing was changed.
         """
-
-        def work(tx: Transaction) -> State | None:
-            row = _held(tx, task, epoch, columns="*, {now} AS now")
-            if row is None:
-                return None
-            decided = move(as_task(row), verdict, row["now"])
-            _move(tx, as_task(row), decided)
-            return decided.state
-
-        state = await self.together.run(work)
+        state = await self.together.share(_end, (task, epoch, verdict))
         crash_point("task_ended")
         if state not in (None, "waiting"):
             self._rung()  # what needs it may be ready
@@ -194,16 +179,7 @@ class TaskStore:
 
         Raises: Fenced when the lease is another's: whoever works under it has to stop.
         """
-        values = {name: getattr(entry, name) for name in _ENTRY} | {"path": clean(entry.path)}
-
-        def work(tx: Transaction) -> bool:
-            # The row stays locked until this is committed, so the next holder of the lease reads all of it.
-            if _held(tx, task, epoch, columns="id") is None:
-                return False
-            tx.change(_APPEND, task=task, **values)
-            return True
-
-        if not await self.together.run(work):
+        if not await self.together.share(_append, (task, epoch, entry)):
             raise Fenced(f"task {task} was given to another worker")
         crash_point("task_appended")
 
@@ -226,185 +202,62 @@ def locked(tx: Transaction, where: str, **values: Any) -> list[Task]:
     ]
 
 
-def finish(tx: Transaction, task: Task, decided: Move) -> None:
-    """End a task for good, unless it has ended: what needs it can begin, or is cancelled with it."""
-    ending = [(task, decided)]
-    while ending:
-        task, decided = ending.pop()
-        ended = tx.change(
-            "UPDATE task SET state = :state, ended_at = {now}, lease_until = NULL, deps_left = 0, code = :code, "
-            "message = :message, result = :result, waits_for = '' WHERE id = :id AND ended_at IS NULL",
-            id=task.id, state=decided.state, **_told(decided),
-        )  # fmt: skip
-        if not ended:
-            continue
-        if decided.state == "succeeded":
-            freed = tx.change(
-                "UPDATE task SET deps_left = deps_left - 1, ready_at = {now}, "
-                "state = CASE WHEN deps_left = 1 THEN 'ready' ELSE 'blocked' END "
-                "WHERE state = 'blocked' AND id IN (SELECT task FROM task_need WHERE needs = :id)",
-                id=task.id,
-            )
-            if freed:
-                ring(tx)
-            continue
-        rows = tx.rows(
-            "SELECT * FROM task WHERE state = 'blocked' AND id IN (SELECT task FROM task_need WHERE needs = :id) "
-            "ORDER BY id {for_update}",
-            id=task.id,
-        )
-        gone = Move(
-            state="cancelled", code="need_failed", message=f"it needs the task {task.id}, which did not succeed"
-        )
-        ending += [(as_task(row), gone) for row in rows]
+_FINISH = (
+    "UPDATE task SET state = {given.state}, ended_at = {now}, lease_until = NULL, deps_left = 0, code = {given.code}, "
+    "message = {given.message}, result = {given.result}, waits_for = '' FROM {given} "
+    "WHERE task.id = {given.id} AND task.id IN :ids AND ended_at IS NULL RETURNING id, state"
+)
 
 
-def ring(tx: Transaction) -> None:
-    """Tell listeners in other processes, once this is committed; on PostgreSQL only."""
-    if tx.dialect == "postgresql":
-        tx.rows(f"SELECT pg_notify('{CHANNEL}', '')")
+def finish(tx: Transaction, ending: Sequence[tuple[Task, Move]]) -> None:
+    """End tasks for good, those that have not ended: what needs them can begin, or is cancelled with them."""
+    left = list(ending)
+    while left:
+        states: dict[str, str] = {}
+        for part in parts(left, MOST_ROWS, lambda each: len(each[1].result or "")):
+            rows = [{"id": task.id, "state": decided.state, **_told(decided)} for task, decided in part]
+            found = tx.rows(_FINISH, given=as_json(rows), ids=[row["id"] for row in rows])
+            states |= {row["id"]: row["state"] for row in found}
+        left = []
+        needed = "SELECT DISTINCT needs FROM task_need WHERE needs IN :ids ORDER BY needs"
+        for row in tx.rows(needed, ids=list(states)) if states else ():
+            left += _follow(tx, row["needs"], well=states[row["needs"]] == "succeeded")
+
+
+def _follow(tx: Transaction, ended: str, *, well: bool) -> list[tuple[Task, Move]]:
+    """Let begin what needs a task that has ended well; else, what ends with it."""
+    which = "state = 'blocked' AND id IN (SELECT task FROM task_need WHERE needs = :id)"
+    if well:
+        freed = tx.change(
+            "UPDATE task SET deps_left = deps_left - 1, ready_at = {now}, "
+            f"state = CASE WHEN deps_left = 1 THEN 'ready' ELSE 'blocked' END WHERE {which}",
+            id=ended,
+        )
+        if freed:
+            ring(tx)
+        return []
+    gone = Move(state="cancelled", code="need_failed", message=f"it needs the task {ended}, which did not succeed")
+    rows = tx.rows(f"SELECT * FROM task WHERE {which} ORDER BY id {{for_update}}", id=ended)
+    return [(as_task(row), gone) for row in rows]
 
 
 def sweep(tx: Transaction) -> int:
     """Take back what has lapsed, start what is due, end what is too late; returns how many tasks that were."""
-    at, moved = _now(tx), 0  # as a value: PostgreSQL does not look for its clock in an index
+    at, moved = now(tx), 0  # as a value: PostgreSQL does not look for its clock in an index
     for task in locked(tx, "state = 'leased' AND lease_until < :at ORDER BY lease_until LIMIT 100", at=at):
         _move(tx, task, move(task, Lapsed(), at))
         moved += 1
     late = "ended_at IS NULL AND deadline_at < :at AND state <> 'leased' ORDER BY deadline_at LIMIT 100"
-    for task in locked(tx, late, at=at):
-        finish(tx, task, Move(state="expired", code="deadline_reached", message="not done before its deadline"))
-        moved += 1
+    too_late = Move(state="expired", code="deadline_reached", message="not done before its deadline")
+    ending = [(task, too_late) for task in locked(tx, late, at=at)]
+    finish(tx, ending)
     due = tx.rows(
         "WITH due AS MATERIALIZED (SELECT id FROM task WHERE state = 'waiting' AND ready_at <= :at ORDER BY ready_at "
         "LIMIT 1000 {for_update} {skip_locked}) UPDATE task SET state = 'ready' WHERE id IN (SELECT id FROM due) "
         "RETURNING id",
         at=at,
     )
-    return moved + len(due)
-
-
-def _row(task: NewTask) -> dict[str, Any]:
-    values = msgspec.structs.asdict(task)
-    return {**values, "id": f"t_{uuid.uuid4().hex}", "print": body_print(task), "needs": sorted(set(task.needs))}
-
-
-def _parts(rows: list[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
-    """As many rows as one statement may hold: AT_ONCE, and not much more than MAX_PAYLOAD in all."""
-    part: list[dict[str, Any]] = []
-    size = 0
-    for row in rows:
-        part.append(row)
-        size += len(row["payload"])
-        if len(part) == AT_ONCE or size > MAX_PAYLOAD:
-            yield part
-            part, size = [], 0
-    if part:
-        yield part
-
-
-def _accept(tx: Transaction, rows: list[dict[str, Any]]) -> list[Accepted | NotAccepted]:
-    """Rows of one (tenant, once) in one list are one task."""
-    found: list[Accepted | NotAccepted | None] = []
-    first: dict[tuple[str, str], dict[str, Any]] = {}
-    for row in rows:
-        there = _there(tx, row) or _missing(tx, row)
-        if there is None:
-            twin = first.setdefault((row["tenant"], row["once"] or row["id"]), row)
-            there = None if twin is row else _known(twin, row)
-        found.append(there)
-    new = [row for row, there in zip(rows, found, strict=True) if there is None]
-    _give_turns(tx, new)
-    added = _insert(tx, new)
-    for at, row in enumerate(rows):
-        if found[at] is None and row["id"] in added:
-            found[at] = Accepted(id=row["id"], state=row["state"], fresh=True)
-    return [there or _there(tx, row) for row, there in zip(rows, found, strict=True)]  # type: ignore[misc]
-
-
-def _there(tx: Transaction, row: dict[str, Any]) -> Accepted | NotAccepted | None:
-    """What its key stands for; None = nothing yet."""
-    if row["once"] is None:
-        return None
-    sql = "SELECT id, state, print FROM task WHERE tenant = :tenant AND once = :once"
-    found = tx.row(sql, tenant=row["tenant"], once=row["once"])
-    return None if found is None else _known(found, row)
-
-
-def _known(first: Mapping[str, Any], row: Mapping[str, Any]) -> Accepted | NotAccepted:
-    """The answer for `row`, whose key stands for `first`."""
-    if first["print"] != row["print"]:
-        return NotAccepted(code="key_reused", id=first["id"])
-    return Accepted(id=first["id"], state=first["state"], fresh=False)
-
-
-def _missing(tx: Transaction, row: dict[str, Any]) -> NotAccepted | None:
-    """Why its needs cannot be met; None = they can, and how many are left stands in the row then."""
-    row["deps_left"], row["open_needs"] = 0, []
-    for need in row["needs"]:
-        sql = "SELECT state FROM task WHERE id = :id AND tenant = :tenant {for_update}"  # it does not end meanwhile
-        found = tx.row(sql, id=need, tenant=row["tenant"])
-        if found is None:
-            return NotAccepted(code="need_unknown", id=need)
-        if found["state"] not in TERMINAL:
-            row["open_needs"].append(need)
-        elif found["state"] != "succeeded":
-            return NotAccepted(code="need_failed", id=need)
-    row["deps_left"] = len(row["open_needs"])
-    row["state"] = "blocked" if row["deps_left"] else "ready"
-    return None
-
-
-_TURNS = (
-    "SELECT (SELECT last FROM task_turn WHERE kind = :kind AND priority = :priority AND tenant = :tenant) AS last,"
-    " (SELECT MAX(turn) FROM task WHERE state = 'leased' AND kind = :kind AND priority = :priority) AS served,"
-    " (SELECT MIN(turn) FROM task WHERE state = 'ready' AND lapses < 2 AND kind = :kind AND priority = :priority)"
-    " AS waiting,"
-    " (SELECT MAX(last) FROM task_turn WHERE kind = :kind AND priority = :priority) AS ever"
-)
-
-
-def _give_turns(tx: Transaction, rows: list[dict[str, Any]]) -> None:
-    lines: dict[tuple[str, int, str], list[dict[str, Any]]] = defaultdict(list)
-    for row in rows:
-        lines[row["kind"], row["priority"], row["tenant"]].append(row)
-    for kind, priority, tenant in sorted(lines):  # everybody locks in this order
-        mine: dict[str, Any] = {"kind": kind, "priority": priority}
-        (known,) = tx.rows(_TURNS, tenant=tenant, **mine)
-        turn = first_turn(**known)
-        waiting = lines[kind, priority, tenant]
-        tx.change(
-            "INSERT INTO task_turn (kind, priority, tenant, last) VALUES (:kind, :priority, :tenant, :last) "
-            "ON CONFLICT (kind, priority, tenant) DO UPDATE SET last = excluded.last",
-            tenant=tenant, last=turn + len(waiting) - 1, **mine,
-        )  # fmt: skip
-        for number, row in enumerate(waiting):
-            row["turn"] = turn + number
-
-
-_INSERTED = (
-    "id", "kind", "run", "tenant", "customer", "once", "payload", "print", "priority", "turn", "state", "deps_left",
-    "created_at", "ready_at", "deadline_at",
-)  # fmt: skip
-
-
-def _insert(tx: Transaction, rows: list[dict[str, Any]]) -> set[str]:
-    """The ids that were added; those left out were added by others in this moment, under the same key."""
-    if not rows:
-        return set()
-    now = _now(tx)
-    for n, row in enumerate(rows):
-        row["created_at"] = row["ready_at"] = now + n * 1e-6  # lists keep the order in which they were submitted
-        row["deadline_at"] = None if row["deadline"] is None else now + row["deadline"]
-    lines = (f"({', '.join(f':{name}{n}' for name in _INSERTED)})" for n in range(len(rows)))
-    values = {f"{name}{n}": row[name] for n, row in enumerate(rows) for name in _INSERTED}
-    sql = f"INSERT INTO task ({', '.join(_INSERTED)}) VALUES {', '.join(lines)} "
-    added = {row["id"] for row in tx.rows(sql + "ON CONFLICT (tenant, once) DO NOTHING RETURNING id", **values)}
-    ring(tx)
-    for row in rows:
-        for need in row["open_needs"] if row["id"] in added else ():
-            tx.change("INSERT INTO task_need (needs, task) VALUES (:needs, :task)", needs=need, task=row["id"])
-    return added
+    return moved + len(ending) + len(due)
 
 
 def _lease(tx: Transaction, which: str, **values: Any) -> list[Mapping[str, Any]]:
@@ -448,13 +301,46 @@ def _renew(tx: Transaction, worker: str, held: Mapping[str, int], lease: float) 
     return lost
 
 
-def _held(tx: Transaction, task: str, epoch: int, *, columns: str) -> Mapping[str, Any] | None:
-    """The row that is leased under `epoch`, locked; None when it is another's now, which is counted."""
-    sql = f"SELECT {columns} FROM task WHERE id = :id AND lease_epoch = :epoch AND state = 'leased' {{for_update}}"
-    row = tx.row(sql, id=task, epoch=epoch)
-    if row is None:
-        _count_fenced(tx, task)
-    return row
+def _end(tx: Transaction, ends: list[tuple[str, int, Verdict]]) -> list[State | None]:
+    """The states of tasks after what their workers say of them; None: the lease is another's."""
+    states: list[State | None] = []
+    ending: list[tuple[Task, Move]] = []
+    told: set[str] = set()
+    held = _held(tx, [(id, epoch) for id, epoch, _ in ends], columns="*, {now} AS now")
+    for row, (_, _, verdict) in zip(held, ends, strict=True):
+        if row is None or row["id"] in told:
+            states.append(None)
+            continue
+        task = as_task(row)
+        told.add(task.id)
+        decided = move(task, verdict, row["now"])
+        states.append(decided.state)
+        if decided.state in TERMINAL:
+            ending.append((task, decided))
+        else:
+            _move(tx, task, decided)
+    finish(tx, ending)
+    return states
+
+
+def _append(tx: Transaction, appended: list[tuple[str, int, JournalEntry]]) -> list[bool]:
+    """Whether each was added. The rows stay locked until this is committed, so the next holder of a lease reads all."""
+    held = _held(tx, [(id, epoch) for id, epoch, _ in appended], columns="id, lease_epoch")
+    for row, (id, _, entry) in zip(held, appended, strict=True):
+        if row is not None:
+            values = {name: getattr(entry, name) for name in _ENTRY} | {"path": clean(entry.path)}
+            tx.change(_APPEND, task=id, **values)
+    return [row is not None for row in held]
+
+
+def _held(tx: Transaction, asked: list[tuple[str, int]], *, columns: str) -> list[Mapping[str, Any] | None]:
+    """The rows that are leased under these epochs, locked; None for one that is another's now, which is counted."""
+    sql = f"SELECT {columns} FROM task WHERE id IN :ids AND state = 'leased' ORDER BY id {{for_update}}"
+    leased = {(row["id"], row["lease_epoch"]): row for row in tx.rows(sql, ids=[id for id, _ in asked])}
+    for id, epoch in asked:
+        if (id, epoch) not in leased:
+            _count_fenced(tx, id)
+    return [leased.get(each) for each in asked]
 
 
 def _count_fenced(tx: Transaction, task: str) -> None:
@@ -463,7 +349,7 @@ def _count_fenced(tx: Transaction, task: str) -> None:
 
 def _move(tx: Transaction, task: Task, decided: Move) -> None:
     if decided.state in TERMINAL:
-        return finish(tx, task, decided)
+        return finish(tx, [(task, decided)])
     tx.change(
         "UPDATE task SET state = :state, ready_at = {now} + :seconds, lease_until = NULL, deliveries = :deliveries, "
         "lapses = lapses + :lapsed, "
@@ -479,7 +365,3 @@ def _told(decided: Move) -> dict[str, str | None]:
     """What is kept of it, in words that every store takes: one bad letter would fail all in its transaction."""
     result = None if decided.result is None else clean(decided.result)
     return {"code": clean(decided.code), "message": clean(decided.message)[:MOST_MESSAGE], "result": result}
-
-
-def _now(tx: Transaction) -> float:
-    return float(tx.rows("SELECT {now} AS now")[0]["now"])
