@@ -260,7 +260,7 @@ class Transaction:
         lists = tuple(name for name, value in values.items() if isinstance(value, list | tuple))
         statement = _statement(sql, self.dialect, lists)
         for name, value in values.items():
-            if fault := next(filter(None, map(_fault, value if name in lists else (value,))), None):
+            if fault := _fault(value):
                 self.failed = StoreError(f"{self._where}: {name} {fault}")
                 raise self.failed
         bound = {name: int(value) if isinstance(value, bool) else value for name, value in values.items()}
@@ -430,8 +430,10 @@ def _statement(sql: str, dialect: Dialect, lists: tuple[str, ...]) -> TextClause
     return text(spoken(sql, dialect)).bindparams(*(bindparam(name, expanding=True) for name in lists))
 
 
-def _fault(value: Value) -> str | None:
+def _fault(value: Any) -> str | None:
     """What is wrong with a value that only one of the databases would take."""
+    if isinstance(value, list | tuple):
+        return next(filter(None, map(_fault, value)), None)
     if isinstance(value, str) and clean(value) != value:
         return "holds a NUL or half a character: clean it before it is stored"
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
