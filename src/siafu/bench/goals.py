@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
@@ -22,6 +23,14 @@ class Goal(msgspec.Struct, frozen=True, kw_only=True):
     def told(self) -> dict[str, object]:
         """For machines."""
         return {**msgspec.structs.asdict(self), "value": round(self.value, 4), "met": self.met}
+
+
+class Judged(msgspec.Struct, frozen=True, kw_only=True):
+    """A report with goals. `machine`: what its figures were taken on."""
+
+    rows: list[dict[str, Any]]
+    goals: list[Goal]
+    machine: dict[str, Any]
 
 
 def lines(goals: Sequence[Goal]) -> list[str]:

@@ -30,6 +30,12 @@ Examples:
       crowds that an endpoint refuses most of; about half a minute each
   siafu bench queue
       durable tasks, beside queues of others
+  siafu bench stages
+      a burst of tasks and an endpoint's limit
+  siafu bench surge
+      a hundred times as many requests for siafu serve
+  siafu bench soak --hours 1
+      the same load for hours: does anything grow?
 """
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False, no_args_is_help=True, epilog=EPILOG)
@@ -200,3 +206,6 @@ def storm(
 
 
 app.command(epilog=bench_work.QUEUE_EPILOG)(bench_work.queue)
+app.command(epilog=bench_work.STAGES_EPILOG)(bench_work.stages)
+app.command(epilog=bench_work.SURGE_EPILOG)(bench_work.surge)
+app.command(epilog=bench_work.SOAK_EPILOG)(bench_work.soak)

@@ -169,7 +169,7 @@ def show_storms(rows: Sequence[Storm]) -> None:
 def table_of(*columns: str) -> Table:
     """Words to the left, numbers to the right."""
     table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="dim")
-    words = ("client", "queue", "what", "answers", "server", "scenario", "policy")
+    words = ("client", "queue", "requests", "what", "answers", "server", "scenario", "policy")
     for name in columns:
         table.add_column(name, justify="left" if name in words else "right", no_wrap=True)
     return table

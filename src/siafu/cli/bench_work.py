@@ -4,17 +4,18 @@ missed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TypeVar
 
+import msgspec
 import typer
 
-from siafu.cli.bench_output import Home, Html, Json, print_report, progress, writable, write
+from siafu.bench.goals import Judged, lines
+from siafu.cli.bench_output import Home, Html, Json, numbers, print_report, progress, writable, write
 from siafu.errors import ConfigError
 
-if TYPE_CHECKING:
-    from siafu.bench.goals import Goal
+R = TypeVar("R", bound=Judged)
 
 QUEUE_EPILOG = """\b
 Examples:
@@ -74,20 +75,156 @@ def queue(
     )  # fmt: skip
     if html is not None:
         missing = [f"Not measured: {name}. {reason}" for name, reason in report.skipped.items()]
-        write(html, queue_page(report, [machine_line(report.machine), QUEUE_LEGEND, *missing]))
+        notes = [*lines(report.goals), machine_line(report.machine), QUEUE_LEGEND, *missing]
+        write(html, queue_page(report, notes))
+    _tell(report, show_queue, json)
+
+
+STAGES_EPILOG = """\b
+Examples:
+  siafu bench stages
+      1,200 tasks on 10, 20, 50 and 100 workers; about three minutes
+  siafu bench stages --workers 50 --scale 10
+      one stage, ten times as fast: rate, latency and all
+  siafu bench stages --json > stages.json
+      for machines; --html stages.html writes charts too
+\b
+Exit code: 0 all goals met, 1 one was missed, 2 wrong use.
+"""
+
+
+def stages(
+    workers: str = typer.Option("10,20,50,100", metavar="N,N", help="Tasks worked on at once; one stage each."),
+    tasks: int = typer.Option(1200, min=1, max=100_000, help="Of a burst; one model call each."),
+    rpm: float = typer.Option(1800.0, min=1.0, help="Requests a minute that the endpoint takes, and siafu is told."),
+    burst: float = typer.Option(1.0, min=0.01, max=3600.0, help="Seconds' worth that the endpoint takes at once."),
+    latency_ms: float = typer.Option(200.0, min=1.0, help="How long an answer takes."),
+    scale: float = typer.Option(1.0, min=0.1, max=1000.0, help="How many times as fast all of it goes."),
+    home: Path = Home,
+    html: Path | None = Html,
+    json: bool = Json,
+) -> None:
+    """Let a burst of tasks run into an endpoint's limit.
+
+    Durable tasks in SQLite, one model call each with limits, ledger and journal, against the simulated endpoint: how
+    near its limit they come, how much it refuses, what it costs.
+    """
+    from siafu.bench.stages.compare import Options, compare
+    from siafu.bench.stages.page import stages_page
+    from siafu.cli.bench_tables import machine_line
+    from siafu.cli.bench_work_tables import STAGES_LEGEND, show_stages
+
+    writable(html)
+    report = compare(
+        Options(
+            workers=numbers("--workers", workers), tasks=tasks, rpm=rpm, burst=burst, latency_ms=latency_ms,
+            scale=scale, home=home,
+        ),
+        progress,
+    )  # fmt: skip
+    if html is not None:
+        write(html, stages_page(report, [*lines(report.goals), machine_line(report.machine), STAGES_LEGEND]))
+    _tell(report, show_stages, json)
+
+
+SURGE_EPILOG = """\b
+Examples:
+  siafu bench surge
+      8 to 800 requests a second in 10 s; about a minute
+  siafu bench surge --peak 200 --capacity 50 --after 20
+      less, for a machine with other work
+  siafu bench surge --json > surge.json
+      for machines, with what became of each second
+\b
+One in ten requests is interactive (x-siafu-priority: 1), the others are not
+(3). Nothing is sent again.
+Exit code: 0 all goals met, 1 one was missed, 2 wrong use.
+"""
+
+
+def surge(
+    calm: float = typer.Option(8.0, min=0.1, max=10_000, help="Requests a second before and after."),
+    peak: float = typer.Option(800.0, min=0.1, max=10_000, help="Requests a second at the height of it."),
+    before: float = typer.Option(5.0, min=1.0, max=600, help="Seconds before it rises."),
+    rise: float = typer.Option(10.0, min=0.1, max=600, help="Seconds until the peak is reached."),
+    hold: float = typer.Option(10.0, min=0.0, max=3600, help="Seconds that the peak lasts."),
+    after: float = typer.Option(20.0, min=1.0, max=3600, help="Seconds to watch the recovery."),
+    interactive: float = typer.Option(0.1, min=0.0, max=1.0, help="The part of the requests that people wait for."),
+    capacity: float = typer.Option(200.0, min=1.0, help="Requests a second that the endpoint behind takes."),
+    latency_ms: float = typer.Option(200.0, min=1.0, help="How long its answers take."),
+    concurrency: int = typer.Option(100, min=1, max=10_000, help="Of siafu serve; four times as many may wait."),
+    home: Path = Home,
+    html: Path | None = Html,
+    json: bool = Json,
+) -> None:
+    """Send siafu serve a hundred times as many requests within seconds.
+
+    In front of the simulated endpoint, which has a limit: interactive requests shall be answered, the others wait or
+    are told when to ask again, memory stays bounded, and everything is as before soon after.
+    """
+    from siafu.bench.surge.compare import Options, compare
+    from siafu.bench.surge.page import surge_page
+    from siafu.bench.surge.plan import Surge
+    from siafu.cli.bench_tables import machine_line
+    from siafu.cli.bench_work_tables import SURGE_LEGEND, show_surge
+
+    writable(html)
+    plan = Surge(calm=calm, peak=peak, before=before, rise=rise, hold=hold, after=after, interactive=interactive)
+    options = Options(surge=plan, capacity=capacity, latency_ms=latency_ms, concurrency=concurrency, home=home)
+    report = compare(options, progress)
+    if html is not None:
+        write(html, surge_page(report, [*lines(report.goals), machine_line(report.machine), SURGE_LEGEND]))
+    _tell(report, show_surge, json)
+
+
+SOAK_EPILOG = """\b
+Examples:
+  siafu bench soak
+      an hour
+  siafu bench soak --hours 24 --rate 50
+      a day
+  siafu bench soak --hours 0.2 --postgres postgresql://u:p@host/db
+      twelve minutes; what it puts into the database it removes
+  siafu bench soak --json > soak.json
+      for machines, with every look
+\b
+Exit code: 0 all is flat and nothing was lost, 1 something is not, 2 wrong use.
+"""
+
+
+def soak(
+    hours: float = typer.Option(1.0, min=0.001, max=1000, help="How long."),
+    rate: float = typer.Option(20.0, min=0.1, max=1000, help="Tasks a second, one model call each."),
+    keep: float | None = typer.Option(
+        None, min=1.0, help="Seconds until a task that has ended is removed. Default: a tenth of the time, at most 600"
+    ),
+    postgres: str | None = typer.Option(None, metavar="URL", help="A PostgreSQL to use. Default: a SQLite file"),
+    home: Path = Home,
+    html: Path | None = Html,
+    json: bool = Json,
+) -> None:
+    """Run the same load for hours: do memory, descriptors and tables stay as they are?
+
+    A worker does durable tasks whose model calls go through siafu serve to the simulated endpoint. Flat is what is not
+    higher in the last third of the time than in the middle one, but for 2 % and a small slack.
+    """
+    from siafu.bench.soak.compare import Options, compare
+    from siafu.bench.soak.page import soak_page
+    from siafu.cli.bench_tables import machine_line
+    from siafu.cli.bench_work_tables import SOAK_LEGEND, show_soak
+
+    writable(html)
+    report = compare(Options(hours=hours, rate=rate, keep=keep, postgres=postgres, home=home), progress)
+    if html is not None:
+        write(html, soak_page(report, [*lines(report.goals), machine_line(report.machine), SOAK_LEGEND]))
+    _tell(report, show_soak, json)
+
+
+def _tell(report: R, show: Callable[[R], None], json: bool) -> None:
+    """Print it, and end with what its goals say."""
     if json:
-        print_report({**_fields(report), "goals": [goal.told() for goal in report.goals]})
+        print_report({**msgspec.structs.asdict(report), "goals": [goal.told() for goal in report.goals]})
     else:
-        show_queue(report)
-    _judge(report.goals)
-
-
-def _fields(report: object) -> dict[str, object]:
-    import msgspec
-
-    return msgspec.structs.asdict(report)  # type: ignore[arg-type]
-
-
-def _judge(goals: Sequence[Goal]) -> None:
-    if not all(goal.met for goal in goals):
+        show(report)
+    if not all(goal.met for goal in report.goals):
         raise typer.Exit(1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from siafu.bench.page import Bar, Section, page
+from siafu.bench.page import Bar, Section, page, table
 
 if TYPE_CHECKING:
     from siafu.bench.queue.compare import Report
@@ -30,7 +30,7 @@ def queue_page(report: Report, notes: list[str]) -> str:
                     (title, _bars(rows, figure, form)),
                     ("CPU a task, ms (less is better)", _bars(rows, "cpu_ms_per_task", ".2f")),
                 ],
-                table=[list(_COLUMNS.values()), *([_cell(row[name]) for name in _COLUMNS] for row in rows)],
+                table=table(rows, _COLUMNS),
             )
         )
     return page("What a durable task costs: siafu beside other queues", sections, notes)
@@ -48,9 +48,3 @@ def _bars(rows: list[dict[str, Any]], name: str, form: str) -> list[Bar]:
         )
         for row in rows
     ]
-
-
-def _cell(value: Any) -> str:
-    if isinstance(value, float):
-        return f"{value:,.2f}" if value < 100 else f"{value:,.0f}"
-    return "-" if value is None else str(value)

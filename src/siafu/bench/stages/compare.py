@@ -14,9 +14,9 @@ import msgspec
 
 from siafu.bench.alone import measured
 from siafu.bench.gateway.compare import describe
-from siafu.bench.goals import Goal
+from siafu.bench.goals import Goal, Judged
 from siafu.bench.stages import run
-from siafu.border.money import to_usd
+from siafu.border.money import json_usd, to_usd
 from siafu.errors import MeasurementInvalid
 
 MOST_REFUSED, MOST_OF_IDEAL = 0.02, 1.03
@@ -112,7 +112,7 @@ class Stage(msgspec.Struct, frozen=True, kw_only=True):
             "tasks_per_s": round(self.succeeded / self.seconds, 2),
             "refused_share": round(self.refused / self.sent, 4),
             "of_ideal": round(self.of_ideal, 4),
-            "usd": to_usd(self.spent_pico),
+            "usd": json_usd(self.spent_pico),
         }
 
     def goals(self) -> list[Goal]:
@@ -129,10 +129,8 @@ class Stage(msgspec.Struct, frozen=True, kw_only=True):
         return found
 
 
-class Report(msgspec.Struct, frozen=True, kw_only=True):
-    rows: list[dict[str, Any]]
-    goals: list[Goal]
-    machine: dict[str, Any]
+class Report(Judged, frozen=True, kw_only=True):
+    """A row a stage."""
 
 
 def compare(options: Options, say: Callable[[str], None]) -> Report:

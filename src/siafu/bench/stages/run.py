@@ -9,20 +9,17 @@ call with limits, ledger and journal.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import resource
 import sys
 import time
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from siafu.agents.replay import Replay
-from siafu.agents.task import TaskContext
 from siafu.bench.gateway.drive import BODY, raise_file_limit, server_stats
 from siafu.bench.gateway.figures import nearest_rank
+from siafu.bench.tasks import one_call, task_store
 from siafu.border.stopping import Stops
 from siafu.config.assembly import Plan, opened
 from siafu.config.collector import relieve_collector
@@ -30,17 +27,11 @@ from siafu.config.settings import Settings
 from siafu.config.simulated import simulated
 from siafu.gateway.chat import Usage
 from siafu.gateway.pricing import Prices
-from siafu.observe.calls import CallContext
 from siafu.pace.clock import SystemClock
-from siafu.queue.doorbell import Doorbell
-from siafu.queue.worker import Handler, Outcome, Worker, WorkerOptions
-from siafu.store.database import Database
+from siafu.queue.worker import Handler, Worker, WorkerOptions
 from siafu.store.spending import Spending
 from siafu.store.task_desk import TaskDesk, Which
-from siafu.store.task_journal import TaskJournal
-from siafu.store.task_records import Lease, NewTask, Succeeded
-from siafu.store.task_schema import MIGRATIONS
-from siafu.store.tasks import TaskStore
+from siafu.store.task_records import NewTask
 
 KIND = "stage"
 
@@ -60,15 +51,7 @@ async def run(tasks: int, workers: int, rpm: float, burst: float, latency_ms: fl
             await house.store.begin(KIND)
             calls: list[float] = []
 
-            async def handle(lease: Lease, journal: TaskJournal) -> Outcome:
-                began = time.perf_counter()
-                ctx = TaskContext(house.around, CallContext(run=KIND, task=lease.id), Replay(lease.id, journal, ()))
-                options: Any = {name: value for name, value in BODY.items() if name != "messages"}
-                await ctx.model(BODY["messages"], **options)  # type: ignore[arg-type]
-                calls.append(time.perf_counter() - began)
-                return Succeeded("null")
-
-            found = await _burst(tasks, workers, handle, folder)
+            found = await _burst(tasks, workers, one_call(house.around, KIND, calls.append), folder)
         stats = await asyncio.to_thread(server_stats, urlsplit(url).port or 80, "/_sim/stats")
     with Spending(Path(folder) / "ledger.db") as ledger:
         spent = ledger.total(KIND).usd_pico
@@ -93,7 +76,7 @@ async def run(tasks: int, workers: int, rpm: float, burst: float, latency_ms: fl
 
 async def _burst(tasks: int, workers: int, handle: Handler, folder: str) -> dict[str, Any]:
     """Submit all at once to a worker that waits for them; what came of it, by the store's own times."""
-    async with _store(folder) as (database, store, bell):
+    async with task_store(Path(folder) / "tasks.db") as (database, store, bell):
         stops = Stops(asyncio.Event(), asyncio.Event())
         worker = Worker("bench", store, {KIND: handle}, bell, SystemClock(), WorkerOptions(slots=workers))
         running = asyncio.create_task(worker.run(stops))
@@ -115,18 +98,6 @@ async def _burst(tasks: int, workers: int, handle: Handler, folder: str) -> dict
             "task_p95": nearest_rank(took, 95),
             "task_p99": nearest_rank(took, 99),
         }
-
-
-@contextlib.asynccontextmanager
-async def _store(folder: str) -> AsyncIterator[tuple[Database, TaskStore, Doorbell]]:
-    database = Database(Path(folder) / "tasks.db", MIGRATIONS, what="the bench's tasks", schema="tasks")
-    bell = Doorbell()
-    store = TaskStore(database, rung=bell.ring)
-    try:
-        yield database, store, bell
-    finally:
-        await store.aclose()
-        await database.aclose()
 
 
 if __name__ == "__main__":

@@ -7,16 +7,15 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
+from siafu.bench.tasks import task_store
 from siafu.border.stopping import Stops
 from siafu.config.collector import relieve_collector
 from siafu.pace.clock import SystemClock
 from siafu.queue.doorbell import Doorbell, ringing
 from siafu.queue.worker import Outcome, Worker, WorkerOptions
-from siafu.store.database import Database
 from siafu.store.task_desk import TaskDesk, Which
 from siafu.store.task_journal import TaskJournal
 from siafu.store.task_records import Accepted, Lease, NewTask, Succeeded
-from siafu.store.task_schema import MIGRATIONS
 from siafu.store.tasks import TaskStore
 
 LOOK = 0.002  # seconds between two looks at how many ends are recorded
@@ -26,7 +25,7 @@ Submit = Callable[[int], Awaitable[None]]
 @contextlib.asynccontextmanager
 async def submitting(order: dict[str, Any]) -> AsyncIterator[Submit]:
     """Tasks of a run of its own, which are removed afterwards."""
-    async with _opened(order) as (database, store, _):
+    async with task_store(order["database"]) as (database, store, _):
         try:
             yield _submit(store, order["run"])
         finally:
@@ -41,25 +40,17 @@ def worker(order: dict[str, Any], count: Any) -> None:
 
 @contextlib.asynccontextmanager
 async def together(order: dict[str, Any], count: Any) -> AsyncIterator[Submit]:
-    async with _opened(order) as (_, store, bell), _working(order, count, store, bell):
+    async with task_store(order["database"]) as (_, store, bell), _working(order, count, store, bell):
         yield _submit(store, order["run"])
 
 
 async def _work(order: dict[str, Any], count: Any) -> None:
-    async with _opened(order) as (database, store, bell), ringing(bell, database), _working(order, count, store, bell):
+    async with (
+        task_store(order["database"]) as (database, store, bell),
+        ringing(bell, database),
+        _working(order, count, store, bell),
+    ):
         await asyncio.get_running_loop().create_future()  # until it is ended from outside
-
-
-@contextlib.asynccontextmanager
-async def _opened(order: dict[str, Any]) -> AsyncIterator[tuple[Database, TaskStore, Doorbell]]:
-    database = Database(order["database"], MIGRATIONS, what="the bench's tasks", schema="tasks")
-    bell = Doorbell()
-    store = TaskStore(database, rung=bell.ring)
-    try:
-        yield database, store, bell
-    finally:
-        await store.aclose()
-        await database.aclose()
 
 
 def _submit(store: TaskStore, run: str) -> Submit:
