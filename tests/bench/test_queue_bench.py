@@ -74,7 +74,7 @@ def test_each_queue_is_measured_with_both_kinds_of_tasks(tmp_path: Path) -> None
     assert ended.returncode in (0, 1), ended.stderr  # so few tasks tell nothing of goals
     report = json.loads(ended.stdout)
     measured = {row["queue"] for row in report["rows"]}
-    assert measured | set(report["skipped"]) == {IN_PROCESS, POSTGRESQL, "Redis Streams alone"}
+    assert measured | set(report["skipped"]) == {IN_PROCESS, POSTGRESQL, THROUGH_REDIS, "Redis Streams alone"}
     assert IN_PROCESS in measured
     assert all("not installed" in reason for reason in report["skipped"].values())
     for row in report["rows"]:

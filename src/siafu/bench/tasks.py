@@ -24,10 +24,10 @@ Opened = tuple[Database, TaskStore, Doorbell]
 
 
 @contextlib.asynccontextmanager
-async def task_store(place: str | Path) -> AsyncIterator[Opened]:
-    """The tasks in a database while the block runs; the bell is rung by the store."""
+async def task_store(place: str | Path, bell: Doorbell | None = None) -> AsyncIterator[Opened]:
+    """The tasks in a database while the block runs. bell: rung by the store; None = one within this process."""
     database = Database(place, MIGRATIONS, what="the bench's tasks", schema="tasks")
-    bell = Doorbell()
+    bell = Doorbell() if bell is None else bell
     store = TaskStore(database, rung=bell.ring)
     try:
         yield database, store, bell

@@ -26,7 +26,8 @@ Examples:
   siafu bench queue --peer arq --peer dbos
       beside these only
   siafu bench queue --postgres postgresql://u:p@host/db --redis redis://host
-      on servers that are there; what it puts into the database it removes
+      on servers that are there; tasks in the database are removed, in Redis
+      keys with bench- in their names are left
   siafu bench queue --json > queue.json
       for machines; --html queue.html writes charts too
 \b

@@ -19,10 +19,11 @@ if TYPE_CHECKING:
     from siafu.border.jsonl import LineError
     from siafu.config.settings import Settings
     from siafu.store.task_records import Accepted, NewTask, NotAccepted
+    from siafu.store.tasks import TaskStore
 
     Read: TypeAlias = LineError | tuple[int, str, NewTask]  # number, id
 
-AT_ONCE = 500  # lines
+AT_ONCE = 100  # lines
 SHOWN = 5  # problems told one by one
 
 app = typer.Typer(
@@ -45,10 +46,14 @@ def group() -> None:
 
 
 class Taken(msgspec.Struct):
-    """What came of a submission. tasks: in the order of the lines."""
+    """What came of a submission. tasks: in the order of the lines. waited: for room. full: why it ended before the last
+    line; empty = it did not.
+    """
 
     accepted: int = 0
     there: int = 0
+    waited: bool = False
+    full: str = ""
     tasks: list[dict[str, Any]] = []
     refused: list[dict[str, Any]] = []
 
@@ -76,8 +81,10 @@ Examples:
 \b
 A line is one request, as siafu support run takes it. Its id names the task
 within the run: a line that was submitted before is not added again, so after
-an interruption the same command goes on. Workers need no restart.
-Exit code: 0 all are accepted, 1 some lines could not be used, 2 wrong use.
+an interruption the same command goes on. Workers need no restart. While
+too many tasks are open (tasks.backlog) it waits for room.
+Exit code: 0 all are accepted, 1 some lines could not be used or there was no
+room (--no-wait), 2 wrong use.
 """,
 )
 def support(
@@ -88,6 +95,7 @@ def support(
     deadline: str | None = typer.Option(
         None, "--deadline", metavar="DURATION", help="What is not done by then expires: 90s, 30m, 2h."
     ),
+    wait: bool = typer.Option(True, "--wait/--no-wait", help="Wait for room while too many tasks are open, or end."),
     strict: bool = Strict,
     config: Path | None = Config,
     json: bool = AsJson,
@@ -111,7 +119,7 @@ def support(
     with opened(source) as file:
         if strict and (bad := [each.message for each in lines(file) if isinstance(each, LineError)]):
             raise InputError(f"{len(bad):,} lines cannot be used, and nothing was submitted: {'; '.join(bad[:SHOWN])}")
-        taken = asyncio.run(_submit(settings, lines(file)))
+        taken = asyncio.run(_submit(settings, lines(file), wait=wait))
     if json:
         print_json({"run": run, **msgspec.structs.asdict(taken)})
     else:
@@ -122,7 +130,9 @@ def support(
         typer.echo(f"siafu: {printable(problem['message'])}", err=True)
     if len(taken.refused) > SHOWN:
         typer.echo(f"siafu: and {len(taken.refused) - SHOWN:,} more lines that cannot be used", err=True)
-    raise typer.Exit(1 if taken.refused else 0)
+    if taken.full:
+        typer.echo(f"siafu: {taken.full}", err=True)
+    raise typer.Exit(1 if taken.refused or taken.full else 0)
 
 
 def _read(file: BinaryIO, **terms: Any) -> Iterator[Read]:
@@ -142,18 +152,41 @@ def _read(file: BinaryIO, **terms: Any) -> Iterator[Read]:
             yield line.number, request.id, new_task(request, **terms)
 
 
-async def _submit(settings: Settings, lines: Iterator[Read]) -> Taken:
+async def _submit(settings: Settings, lines: Iterator[Read], *, wait: bool) -> Taken:
     from siafu.border.jsonl import LineError
     from siafu.config.tasks import task_store
+    from siafu.errors import BacklogFull
 
     taken = Taken()
     async with task_store(settings) as store:
-        while part := list(islice(lines, AT_ONCE)):
-            good = [each for each in part if not isinstance(each, LineError)]
-            answers = iter(await store.accept([task for _, _, task in good]))
+        while part := list(islice(lines, min(AT_ONCE, max(1, settings.tasks.backlog // 10)))):
+            good = [task for _, _, task in (each for each in part if not isinstance(each, LineError))]
+            try:
+                answers = iter(await _accepted(store, good, taken, wait=wait))
+            except BacklogFull as error:
+                taken.full = error.message
+                return taken
             for each in part:
                 if isinstance(each, LineError):
                     taken.refused.append({"line": each.line, "code": each.code, "message": each.message})
                 else:
                     taken.add(each[0], each[1], next(answers))
     return taken
+
+
+async def _accepted(
+    store: TaskStore, tasks: list[NewTask], taken: Taken, *, wait: bool
+) -> list[Accepted | NotAccepted]:
+    """What the store says, once there is room. Raises: BacklogFull when it is not to be waited for."""
+    from siafu.errors import BacklogFull
+
+    while True:
+        try:
+            return await store.accept(tasks)
+        except BacklogFull as error:
+            if not wait:
+                raise
+            if not taken.waited:
+                typer.echo(f"siafu: {error.message}; waiting (Ctrl-C is safe)", err=True)
+            taken.waited = True
+            await asyncio.sleep(error.retry_after)

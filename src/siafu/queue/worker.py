@@ -153,6 +153,7 @@ class Worker:
         while not stops.asked.is_set() and self.tally.halt is None:
             self._news.clear()
             await self._fill()
+            self._bell.looked(self._options.slots - len(self._held))
             if self._options.until_empty and not self._held and not await self._any_left():
                 return
             await self._wait(self._options.poll)
@@ -311,6 +312,7 @@ class Worker:
 
     async def _drain(self, stops: Stops) -> None:
         """Let what runs end, then hand it back."""
+        self._bell.looked(0)
         ends = self._clock.now() + self._options.grace
         while self._held and not stops.hurry.is_set() and (left := ends - self._clock.now()) > 0:
             self._news.clear()

@@ -38,6 +38,11 @@ def accept(tx: Transaction, submitted: list[list[dict[str, Any]]]) -> list[list[
     return [[found[row["id"]] for row in rows] for rows in submitted]
 
 
+def all_there(tx: Transaction, rows: list[dict[str, Any]]) -> bool:
+    """Whether all were accepted before."""
+    return all(len(_there(tx, part)) == len(part) for part in parts(rows, MOST_ROWS, payload_size))
+
+
 def _accept_part(tx: Transaction, rows: list[dict[str, Any]]) -> dict[str, Accepted | NotAccepted]:
     """By the id that each row would have."""
     found = _there(tx, rows)

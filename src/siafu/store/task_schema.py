@@ -72,4 +72,11 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "seq {integer} NOT NULL, kind TEXT NOT NULL, fingerprint TEXT NOT NULL, outcome {bytes} NOT NULL, "
         "usd_pico {integer}, PRIMARY KEY (task, path, seq)) {strict}",
     ),
+    (
+        # What these tasks are called elsewhere, where several databases meet (in a Redis). One row.
+        "CREATE TABLE task_place (id TEXT PRIMARY KEY) {strict}",
+        "{sqlite} INSERT INTO task_place (id) VALUES (lower(hex(randomblob(16))))",
+        "{postgresql} INSERT INTO task_place (id) "
+        "VALUES (md5(CAST(random() AS TEXT) || CAST(clock_timestamp() AS TEXT)))",
+    ),
 )

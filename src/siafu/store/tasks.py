@@ -9,18 +9,19 @@ is fenced, and counted.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
 
 from siafu.border.text import clean
-from siafu.errors import Fenced, QueueFull
+from siafu.errors import BacklogFull, Fenced
 from siafu.store.crash import crash_point
 from siafu.store.database import Database, Transaction
 from siafu.store.records import JournalEntry
-from siafu.store.task_accept import AT_ONCE, accept, new_row, payload_size
+from siafu.store.task_accept import AT_ONCE, accept, all_there, new_row, payload_size
+from siafu.store.task_backlog import MAX_OPEN, Backlog
 from siafu.store.task_records import (
     AGED_SECONDS,
     TERMINAL,
@@ -40,7 +41,6 @@ from siafu.store.task_records import (
 from siafu.store.task_sql import MOST_ROWS, as_json, now, parts, ring
 from siafu.store.together import Together
 
-MAX_OPEN = 100_000  # tasks that have not ended
 MOST_MESSAGE = 2_000  # characters
 
 _READY = "WHERE state = 'ready' AND kind = :kind AND lapses"
@@ -62,17 +62,20 @@ class Tick(msgspec.Struct, frozen=True, kw_only=True):
 
 class TaskStore:
     """The tasks in one database, for one event loop. Opened with `task_schema.MIGRATIONS`; it stays its owner's to
-    close, after `aclose`. rung: told when something may have become ready, or shall be stopped, once that is durable.
-    most_open: tasks that may be open before none are accepted.
+    close, after `aclose`. rung: told when something may have become ready, or shall be stopped, once that is durable;
+    with the ids of what was accepted, else none. most_open: tasks that may be open before none are accepted.
     """
 
     def __init__(
-        self, database: Database, *, rung: Callable[[], None] = lambda: None, most_open: int = MAX_OPEN
+        self,
+        database: Database,
+        *,
+        rung: Callable[[Collection[str]], None] = lambda tasks: None,
+        most_open: int = MAX_OPEN,
     ) -> None:
         self.together = Together(database)
         self._rung = rung
-        self._most_open = most_open
-        self._room, self._counted = 0, 0.0
+        self._backlog = Backlog(self.together, most_open)
 
     async def aclose(self) -> None:
         await self.together.aclose()
@@ -81,31 +84,28 @@ class TaskStore:
         """Take tasks over: what is returned as Accepted is durable, and will end exactly once. A `once` that is there
         already is the task of then, and nothing is added. Of tasks that are not accepted, nothing is kept.
 
-        Raises: InputError for one that cannot be kept (then none is accepted); QueueFull when too much is open,
-        StoreError. After these two, or when cancelled, some may have been accepted: submit all again under the same
-        `once`.
+        Raises: InputError for one that cannot be kept, or more than may ever be open; BacklogFull when there is no room
+        for all of them, unless all are there already. Then none is accepted. StoreError; after that, or when cancelled,
+        some may have been accepted: submit all again under the same `once`.
         """
-        found: list[Accepted | NotAccepted] = []
-        for part in parts([new_row(checked(task)) for task in tasks], AT_ONCE, payload_size):
-            await self._have_room(len(part), len(found))
-            found += await self.together.share(accept, part)
-            crash_point("task_accepted")
-            self._rung()
-        return found
+        rows = [new_row(checked(task)) for task in tasks]
+        try:
+            async with self._backlog.room(len(rows)):
+                return await self._take(rows)
+        except BacklogFull:
+            if not await self.together.run(partial(all_there, rows=rows)):
+                raise
+            return await self._take(rows)
 
-    async def _have_room(self, rows: int, accepted: int) -> None:
-        """Counting takes time, so it is done once a second, or when the room that was found is used up."""
-        clock = asyncio.get_running_loop().time()
-        if rows > self._room or clock > self._counted + 1.0:
-            sql = "SELECT COUNT(*) AS n FROM (SELECT 1 AS one FROM task WHERE ended_at IS NULL LIMIT :most) AS found"
-            (row,) = await self.together.run(lambda tx: tx.rows(sql, most=self._most_open))
-            self._room, self._counted = self._most_open - row["n"], clock
-        self._room -= rows
-        if self._room < 0:
-            raise QueueFull(
-                f"{self._most_open:,} tasks are open, and no more are accepted until some have ended: start workers "
-                f"(siafu worker), then submit again; {accepted:,} of this submission were accepted"
-            )
+    async def _take(self, rows: list[dict[str, Any]]) -> list[Accepted | NotAccepted]:
+        found: list[Accepted | NotAccepted] = []
+        for part in parts(rows, AT_ONCE, payload_size):
+            answers = await self.together.share(accept, part)
+            crash_point("task_accepted")
+            found += answers
+            if ready := [each.id for each in answers if isinstance(each, Accepted) and each.state == "ready"]:
+                self._rung(ready)
+        return found
 
     async def claim(
         self, worker: str, kind: str, most: int, lease: float, *, before: int = 0, suspect: bool = True
@@ -139,17 +139,17 @@ class TaskStore:
 
         found = await self.together.run(work)
         if found.moved:
-            self._rung()
+            self._rung(())
         return found
 
     async def end(self, task: str, epoch: int, verdict: Verdict) -> State | None:
         """Say what came of a task that is leased under `epoch`; returns its state then. None: the lease is another's,
         or the task is gone; nothing was changed.
         """
-        state = await self.together.share(_end, (task, epoch, verdict))
+        state, news = await self.together.share(_end, (task, epoch, verdict))
         crash_point("task_ended")
-        if state not in (None, "waiting"):
-            self._rung()  # what needs it may be ready
+        if news:
+            self._rung(())
         return state
 
     async def any_left(self, kind: str) -> bool:
@@ -209,9 +209,11 @@ _FINISH = (
 )
 
 
-def finish(tx: Transaction, ending: Sequence[tuple[Task, Move]]) -> None:
-    """End tasks for good, those that have not ended: what needs them can begin, or is cancelled with them."""
-    left = list(ending)
+def finish(tx: Transaction, ending: Sequence[tuple[Task, Move]]) -> set[str]:
+    """End tasks for good, those that have not ended: what needs them can begin, or is cancelled with them. Returns
+    those of them whose end leaves others one need less.
+    """
+    left, freeing = list(ending), set[str]()
     while left:
         states: dict[str, str] = {}
         for part in parts(left, MOST_ROWS, lambda each: len(each[1].result or "")):
@@ -221,32 +223,39 @@ def finish(tx: Transaction, ending: Sequence[tuple[Task, Move]]) -> None:
         left = []
         needed = "SELECT DISTINCT needs FROM task_need WHERE needs IN :ids ORDER BY needs"
         for row in tx.rows(needed, ids=list(states)) if states else ():
-            left += _follow(tx, row["needs"], well=states[row["needs"]] == "succeeded")
+            if states[row["needs"]] != "succeeded":
+                left += _ending_with(tx, row["needs"])
+            elif _free(tx, row["needs"]):
+                freeing.add(row["needs"])
+    if freeing:
+        ring(tx)
+    return freeing
 
 
-def _follow(tx: Transaction, ended: str, *, well: bool) -> list[tuple[Task, Move]]:
-    """Let begin what needs a task that has ended well; else, what ends with it."""
-    which = "state = 'blocked' AND id IN (SELECT task FROM task_need WHERE needs = :id)"
-    if well:
-        freed = tx.change(
-            "UPDATE task SET deps_left = deps_left - 1, ready_at = {now}, "
-            f"state = CASE WHEN deps_left = 1 THEN 'ready' ELSE 'blocked' END WHERE {which}",
-            id=ended,
-        )
-        if freed:
-            ring(tx)
-        return []
+_WAITING = "state = 'blocked' AND id IN (SELECT task FROM task_need WHERE needs = :id)"
+
+
+def _free(tx: Transaction, ended: str) -> int:
+    """Leave those that need a task one need less; how many they are."""
+    return tx.change(
+        "UPDATE task SET deps_left = deps_left - 1, ready_at = {now}, "
+        f"state = CASE WHEN deps_left = 1 THEN 'ready' ELSE 'blocked' END WHERE {_WAITING}",
+        id=ended,
+    )
+
+
+def _ending_with(tx: Transaction, ended: str) -> list[tuple[Task, Move]]:
+    """Those that need a task which did not succeed."""
     gone = Move(state="cancelled", code="need_failed", message=f"it needs the task {ended}, which did not succeed")
-    rows = tx.rows(f"SELECT * FROM task WHERE {which} ORDER BY id {{for_update}}", id=ended)
+    rows = tx.rows(f"SELECT * FROM task WHERE {_WAITING} ORDER BY id {{for_update}}", id=ended)
     return [(as_task(row), gone) for row in rows]
 
 
 def sweep(tx: Transaction) -> int:
     """Take back what has lapsed, start what is due, end what is too late; returns how many tasks that were."""
-    at, moved = now(tx), 0  # as a value: PostgreSQL does not look for its clock in an index
-    for task in locked(tx, "state = 'leased' AND lease_until < :at ORDER BY lease_until LIMIT 100", at=at):
-        _move(tx, task, move(task, Lapsed(), at))
-        moved += 1
+    at = now(tx)  # as a value: PostgreSQL does not look for its clock in an index
+    lost = locked(tx, "state = 'leased' AND lease_until < :at ORDER BY lease_until LIMIT 100", at=at)
+    _move(tx, [(task, move(task, Lapsed(), at)) for task in lost])
     late = "ended_at IS NULL AND deadline_at < :at AND state <> 'leased' ORDER BY deadline_at LIMIT 100"
     too_late = Move(state="expired", code="deadline_reached", message="not done before its deadline")
     ending = [(task, too_late) for task in locked(tx, late, at=at)]
@@ -257,7 +266,7 @@ def sweep(tx: Transaction) -> int:
         "RETURNING id",
         at=at,
     )
-    return moved + len(ending) + len(due)
+    return len(lost) + len(ending) + len(due)
 
 
 def _lease(tx: Transaction, which: str, **values: Any) -> list[Mapping[str, Any]]:
@@ -301,26 +310,20 @@ def _renew(tx: Transaction, worker: str, held: Mapping[str, int], lease: float) 
     return lost
 
 
-def _end(tx: Transaction, ends: list[tuple[str, int, Verdict]]) -> list[State | None]:
-    """The states of tasks after what their workers say of them; None: the lease is another's."""
-    states: list[State | None] = []
-    ending: list[tuple[Task, Move]] = []
-    told: set[str] = set()
+def _end(tx: Transaction, ends: list[tuple[str, int, Verdict]]) -> list[tuple[State | None, bool]]:
+    """The states of tasks after what their workers say of them, None: the lease is another's; and whether something may
+    have become ready by it.
+    """
+    decided: dict[str, tuple[Task, Move]] = {}
+    told: list[str | None] = []
     held = _held(tx, [(id, epoch) for id, epoch, _ in ends], columns="*, {now} AS now")
-    for row, (_, _, verdict) in zip(held, ends, strict=True):
-        if row is None or row["id"] in told:
-            states.append(None)
-            continue
-        task = as_task(row)
-        told.add(task.id)
-        decided = move(task, verdict, row["now"])
-        states.append(decided.state)
-        if decided.state in TERMINAL:
-            ending.append((task, decided))
-        else:
-            _move(tx, task, decided)
-    finish(tx, ending)
-    return states
+    for row, (id, _, verdict) in zip(held, ends, strict=True):
+        told.append(None if row is None or id in decided else id)
+        if row is not None and id not in decided:
+            task = as_task(row)
+            decided[id] = task, move(task, verdict, row["now"])
+    news = _move(tx, list(decided.values()))
+    return [(None, False) if id is None else (decided[id][1].state, id in news) for id in told]
 
 
 def _append(tx: Transaction, appended: list[tuple[str, int, JournalEntry]]) -> list[bool]:
@@ -347,18 +350,27 @@ def _count_fenced(tx: Transaction, task: str) -> None:
     tx.change("UPDATE task SET fenced = fenced + 1 WHERE id = :id", id=task)
 
 
-def _move(tx: Transaction, task: Task, decided: Move) -> None:
-    if decided.state in TERMINAL:
-        return finish(tx, [(task, decided)])
-    tx.change(
-        "UPDATE task SET state = :state, ready_at = {now} + :seconds, lease_until = NULL, deliveries = :deliveries, "
-        "lapses = lapses + :lapsed, "
-        "code = :code, message = :message, result = COALESCE(:result, result), waits_for = :waits_for, "
-        "waits_since = CASE WHEN :waits_for = '' THEN NULL ELSE COALESCE(waits_since, {now}) END WHERE id = :id",
-        id=task.id, state=decided.state, seconds=decided.seconds, waits_for=clean(decided.waits_for),
-        deliveries=task.deliveries - (not decided.counted), lapsed=int(decided.lapsed), **_told(decided),
-    )  # fmt: skip
-    return None
+def _move(tx: Transaction, decided: Sequence[tuple[Task, Move]]) -> set[str]:
+    """What becomes of tasks that were leased. Returns those by which something may have become ready."""
+    ready = {task.id for task, each in decided if each.state == "ready"}
+    for task, each in decided:
+        if each.state not in TERMINAL:
+            tx.change(
+                _PUT_BACK,
+                id=task.id, state=each.state, seconds=each.seconds, waits_for=clean(each.waits_for),
+                deliveries=task.deliveries - (not each.counted), lapsed=int(each.lapsed), **_told(each),
+            )  # fmt: skip
+    if ready:
+        ring(tx)
+    return ready | finish(tx, [(task, each) for task, each in decided if each.state in TERMINAL])
+
+
+_PUT_BACK = (
+    "UPDATE task SET state = :state, ready_at = {now} + :seconds, lease_until = NULL, deliveries = :deliveries, "
+    "lapses = lapses + :lapsed, code = :code, message = :message, result = COALESCE(:result, result), "
+    "waits_for = :waits_for, waits_since = CASE WHEN :waits_for = '' THEN NULL ELSE COALESCE(waits_since, {now}) END "
+    "WHERE id = :id"
+)
 
 
 def _told(decided: Move) -> dict[str, str | None]:

@@ -20,7 +20,7 @@ from siafu.bench.gateway.compare import describe
 from siafu.bench.gateway.peers import environment
 from siafu.bench.goals import Judged
 from siafu.bench.queue import drive
-from siafu.bench.queue.figures import IN_PROCESS, POSTGRESQL, Run, goals, rows
+from siafu.bench.queue.figures import IN_PROCESS, POSTGRESQL, THROUGH_REDIS, Run, goals, rows
 from siafu.errors import MeasurementInvalid
 
 _CLIENTS = Path(__file__).parent / "clients"
@@ -30,13 +30,16 @@ _SECOND = "Redis writes its file once a second: what is younger may be lost"
 
 
 class Queue(msgspec.Struct, frozen=True, kw_only=True):
-    """A way to have tasks done. needs: servers. packages: of an environment of its own; none = siafu's."""
+    """A way to have tasks done. needs: servers. client: it needs siafu's own client of Redis. packages: of an
+    environment of its own; none = siafu's.
+    """
 
     name: str
     file: str
     durability: str
     needs: tuple[str, ...] = ()
     together: bool = False
+    client: bool = False
     packages: tuple[str, ...] = ()
 
 
@@ -44,10 +47,18 @@ OWN = (
     Queue(name=IN_PROCESS, file="siafu_queue.py", durability=_FSYNC, together=True),
     Queue(name=POSTGRESQL, file="siafu_queue.py", durability=_FSYNC, needs=("postgresql",)),
     Queue(
+        name=THROUGH_REDIS,
+        file="siafu_queue.py",
+        durability=f"{_FSYNC}; Redis only wakes workers",
+        needs=("postgresql", "redis"),
+        client=True,
+    ),
+    Queue(
         name="Redis Streams alone",
         file="redis_streams.py",
         durability=f"{_SECOND}; nothing is known of a task that has ended",
         needs=("redis",),
+        client=True,
     ),
 )
 PEERS = {
@@ -164,7 +175,8 @@ class _Bench:
             order = {
                 "together": queue.together, "tasks": tasks, "ms": ms, "slots": options.slots,
                 "submitters": min(options.submitters, tasks), "limit": _LIMIT + 20 * tasks * ms / 1000 / options.slots,
-                "run": f"bench-{uuid.uuid4().hex[:12]}", "redis": self._servers["redis"],
+                "run": f"bench-{uuid.uuid4().hex[:12]}",
+                "redis": self._servers["redis"] if "redis" in queue.needs else None,
                 "database": self._servers["postgresql"] if queue.needs else f"sqlite:///{Path(folder).resolve()}/tasks.db",
             }  # fmt: skip
             command = [*self._pythons[queue.name], drive.__file__, str(_CLIENTS / queue.file), json.dumps(order)]
@@ -180,7 +192,7 @@ class _Bench:
             self._say(f"looking for {' '.join(queue.packages)} (installed on first use)")
             found = environment(folder, list(queue.packages))
             python = (str(found), "-I") if isinstance(found, Path) else found
-        elif queue.file == "redis_streams.py" and importlib.util.find_spec("redis") is None:
+        elif queue.client and importlib.util.find_spec("redis") is None:
             python = "the Redis client is not installed: pip install 'siafu[redis]'"
         if isinstance(python, str):
             self.skipped[queue.name] = python
