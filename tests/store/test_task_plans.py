@@ -25,7 +25,7 @@ async def house(tasks_sql_url: str) -> AsyncIterator[House]:
     opened.clear()
     await opened.added(*(new(priority=1 + n % 3, tenant=f"{n % 7}") for n in range(2 * OPEN)))
     ended = (
-        "UPDATE task SET state = 'succeeded', result = '1', ended_at = created_at "
+        "UPDATE task SET state = 'succeeded', result = '1', ended_at = created_at - 3600 "
         "WHERE id IN (SELECT id FROM task ORDER BY id LIMIT :most)"
     )
     names = ", ".join(name for name in Task.__struct_fields__ if name not in ("id", "once"))

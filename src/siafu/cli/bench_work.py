@@ -184,8 +184,10 @@ Examples:
       an hour
   siafu bench soak --hours 24 --rate 50
       a day
-  siafu bench soak --hours 0.2 --postgres postgresql://u:p@host/db
-      twelve minutes; what it puts into the database it removes
+  siafu bench soak --hours 0.2 --servers
+      twelve minutes, with a PostgreSQL and a Redis of its own
+  siafu bench soak --postgres postgresql://u:p@host/db
+      with one that is there; what it puts into it it removes
   siafu bench soak --json > soak.json
       for machines, with every look
 \b
@@ -199,7 +201,11 @@ def soak(
     keep: float | None = typer.Option(
         None, min=1.0, help="Seconds until a task that has ended is removed. Default: a tenth of the time, at most 600"
     ),
-    postgres: str | None = typer.Option(None, metavar="URL", help="A PostgreSQL to use. Default: a SQLite file"),
+    servers: bool = typer.Option(False, "--servers", help="With a PostgreSQL and a Redis of its own."),
+    postgres: str | None = typer.Option(
+        None, metavar="URL", help="A PostgreSQL to use, without other tasks. Default: a SQLite file"
+    ),
+    redis: str | None = typer.Option(None, metavar="URL", help="A Redis to use, so that workers hear through it."),
     home: Path = Home,
     html: Path | None = Html,
     json: bool = Json,
@@ -215,7 +221,12 @@ def soak(
     from siafu.cli.bench_work_tables import SOAK_LEGEND, show_soak
 
     writable(html)
-    report = compare(Options(hours=hours, rate=rate, keep=keep, postgres=postgres, home=home), progress)
+    if servers and (postgres or redis):
+        raise ConfigError("--servers starts a PostgreSQL and a Redis; leave it away to use --postgres and --redis")
+    options = Options(
+        hours=hours, rate=rate, keep=keep, servers=servers, postgres=postgres, redis=redis, home=home
+    )  # fmt: skip
+    report = compare(options, progress)
     if html is not None:
         write(html, soak_page(report, [*lines(report.goals), machine_line(report.machine), SOAK_LEGEND]))
     _tell(report, show_soak, json)

@@ -48,6 +48,8 @@ _NEXT = f"{_READY} < 2 ORDER BY priority, turn, created_at"
 _OLDEST = f"{_READY} < 2 AND ready_at <= :aged ORDER BY ready_at"
 _SUSPECT = f"{_READY} >= 2 ORDER BY priority, turn, created_at"
 _ENTRY, _TASK = JournalEntry.__struct_fields__, Task.__struct_fields__
+# Without what is large and decides nothing: many may be looked at together.
+_DECIDING = ", ".join(f"'' AS {name}" if name in ("payload", "result") else name for name in _TASK) + ", {now} AS now"
 
 
 class Tick(msgspec.Struct, frozen=True, kw_only=True):
@@ -316,7 +318,7 @@ def _end(tx: Transaction, ends: list[tuple[str, int, Verdict]]) -> list[tuple[St
     """
     decided: dict[str, tuple[Task, Move]] = {}
     told: list[str | None] = []
-    held = _held(tx, [(id, epoch) for id, epoch, _ in ends], columns="*, {now} AS now")
+    held = _held(tx, [(id, epoch) for id, epoch, _ in ends], columns=_DECIDING)
     for row, (id, _, verdict) in zip(held, ends, strict=True):
         told.append(None if row is None or id in decided else id)
         if row is not None and id not in decided:

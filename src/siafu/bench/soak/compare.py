@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import sys
@@ -13,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from siafu.bench import servers
 from siafu.bench.alone import environ
 from siafu.bench.gateway.compare import describe
 from siafu.bench.goals import Judged
@@ -31,14 +33,16 @@ QUIET = 120.0  # seconds after which a worker that says nothing is given up
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
     """hours: how long. rate: tasks a second. keep: seconds until a task that has ended is removed, None = a tenth of
-    the time, at most ten minutes. postgres: the address of a database to use; None = a SQLite file. home: where files
-    are put meanwhile.
+    the time, at most ten minutes. servers: a PostgreSQL and a Redis of our own; else postgres, redis: addresses of some
+    to use, None = a SQLite file, no Redis. home: where files are put meanwhile.
     """
 
     hours: float = 1.0
     rate: float = 20.0
     keep: float | None = None
+    servers: bool = False
     postgres: str | None = None
+    redis: str | None = None
     home: Path = Path(".siafu")
 
 
@@ -63,24 +67,34 @@ async def _soak(options: Options, say: Callable[[str], None]) -> tuple[list[Samp
     seconds = options.hours * 3600
     every = max(1.0, seconds / LOOKS)
     keep = min(600.0, seconds / 10) if options.keep is None else options.keep
-    with tempfile.TemporaryDirectory(prefix="bench-", dir=options.home) as folder:
+    with tempfile.TemporaryDirectory(prefix="bench-", dir=options.home) as folder, contextlib.ExitStack() as stack:
         home = os.path.realpath(folder)  # noqa: ASYNC240 - once, before anything runs
+        database = options.postgres or f"sqlite:///{home}/tasks.db"
+        redis = options.redis
+        if options.servers:
+            database = stack.enter_context(servers.postgresql())
+            redis = stack.enter_context(servers.redis())
         async with simulated("--latency", f"fixed:{LATENCY_MS}ms") as url:
             command = [sys.executable, "-P", "-m", "siafu", "serve", "--port", "0"]
             told = {"OPENAI_BASE_URL": url, "OPENAI_API_KEY": "sk-bench", "SIAFU_HOME": home}
             with started("siafu serve", command, told, Path(home)) as server:
-                order = {
-                    "seconds": seconds, "every": every, "rate": options.rate, "keep": keep, "folder": home,
-                    "url": f"http://127.0.0.1:{server.port}/v1",
-                    "database": options.postgres or f"sqlite:///{home}/tasks.db",
-                }  # fmt: skip
+                order = run.Order(
+                    seconds=seconds,
+                    every=every,
+                    rate=options.rate,
+                    keep=keep,
+                    folder=home,
+                    url=f"http://127.0.0.1:{server.port}/v1",
+                    database=database,
+                    redis=redis,
+                )
                 return await _watched(order, server, say)
 
 
-async def _watched(order: dict[str, Any], server: Server, say: Callable[[str], None]) -> tuple[list[Sample], Totals]:
+async def _watched(order: run.Order, server: Server, say: Callable[[str], None]) -> tuple[list[Sample], Totals]:
     """Start the worker, and look at both processes whenever it tells something."""
     worker = await asyncio.create_subprocess_exec(
-        sys.executable, "-P", "-m", run.__name__, json.dumps(order),
+        sys.executable, "-P", "-m", run.__name__, msgspec.json.encode(order).decode(),
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, start_new_session=True, env=environ(),
     )  # fmt: skip
     samples: list[Sample] = []
@@ -88,7 +102,7 @@ async def _watched(order: dict[str, Any], server: Server, say: Callable[[str], N
         if worker.stdout is None or worker.stderr is None:
             raise TypeError("its output was asked for")
         while True:
-            line = await asyncio.wait_for(worker.stdout.readline(), order["every"] + QUIET)
+            line = await asyncio.wait_for(worker.stdout.readline(), order.every + QUIET)
             if not line:
                 said = (await worker.stderr.read()).decode("utf-8", "replace").strip().splitlines()
                 raise MeasurementInvalid(f"the worker ended early: {preview(said[-1] if said else 'no reason given')}")
@@ -97,9 +111,9 @@ async def _watched(order: dict[str, Any], server: Server, say: Callable[[str], N
                 return samples, _totals(told)
             samples.append(_sample(told, worker.pid, server.pid))
             if len(samples) % 10 == 1:
-                say(_how_far(samples[-1], told, order["seconds"]))
+                say(_how_far(samples[-1], told, order.seconds))
     except TimeoutError:
-        raise MeasurementInvalid(f"the worker has said nothing for {order['every'] + QUIET:.0f} s") from None
+        raise MeasurementInvalid(f"the worker has said nothing for {order.every + QUIET:.0f} s") from None
     finally:
         if worker.returncode is None:
             worker.kill()

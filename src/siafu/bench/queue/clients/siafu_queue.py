@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
-from random import Random
 from typing import Any
 
-from siafu.bench.tasks import task_store
-from siafu.border.secrets import Secret
+from siafu.bench.tasks import task_bell, task_store
 from siafu.border.stopping import Stops
 from siafu.config.collector import relieve_collector
 from siafu.pace.clock import SystemClock
 from siafu.queue.doorbell import Doorbell, ringing
-from siafu.queue.redis_bell import RedisBell
 from siafu.queue.worker import Outcome, Worker, WorkerOptions
 from siafu.store.task_desk import TaskDesk, Which
 from siafu.store.task_journal import TaskJournal
@@ -24,13 +20,15 @@ from siafu.store.tasks import TaskStore
 
 LOOK = 0.002  # seconds between two looks at how many ends are recorded
 Submit = Callable[[int], Awaitable[None]]
-log = logging.getLogger("siafu")
 
 
 @contextlib.asynccontextmanager
 async def submitting(order: dict[str, Any]) -> AsyncIterator[Submit]:
     """Tasks of a run of its own, which are removed afterwards."""
-    async with _bell(order, None) as bell, task_store(order["database"], bell) as (database, store, _):
+    async with (
+        task_bell(order["redis"], order["run"], None) as bell,
+        task_store(order["database"], bell) as (database, store, _),
+    ):
         try:
             yield _submit(store, order["run"])
         finally:
@@ -51,24 +49,12 @@ async def together(order: dict[str, Any], count: Any) -> AsyncIterator[Submit]:
 
 async def _work(order: dict[str, Any], count: Any) -> None:
     async with (
-        _bell(order, "bench") as bell,
+        task_bell(order["redis"], order["run"], "bench") as bell,
         task_store(order["database"], bell) as (database, store, _),
         contextlib.nullcontext() if order["redis"] else ringing(bell, database),
         _working(order, count, store, bell),
     ):
         await asyncio.get_running_loop().create_future()  # until it is ended from outside
-
-
-@contextlib.asynccontextmanager
-async def _bell(order: dict[str, Any], reader: str | None) -> AsyncIterator[Doorbell]:
-    """Through Redis if there is one. reader: who listens there, None = nobody."""
-    if not order["redis"]:
-        yield Doorbell()
-        return
-    url, clock = Secret(order["redis"]), SystemClock()
-    bell = RedisBell(url, order["run"], reader=reader, clock=clock, rng=Random(), notice=log.warning)
-    async with bell.open():
-        yield bell
 
 
 def _submit(store: TaskStore, run: str) -> Submit:
