@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections import defaultdict
 from collections.abc import Mapping
 from itertools import chain
@@ -14,16 +13,17 @@ import msgspec
 
 from siafu.errors import StoreError
 from siafu.store.database import Transaction
-from siafu.store.task_records import TERMINAL, Accepted, NewTask, NotAccepted, body_print, first_turn
+from siafu.store.task_records import TERMINAL, Accepted, NewTask, NotAccepted, body_print
 from siafu.store.task_sql import MOST_ROWS, as_json, now, parts, ring
+from siafu.store.task_turns import give_turns
 
 AT_ONCE = 100  # rows of one submission's part
 
 
-def new_row(task: NewTask) -> dict[str, Any]:
+def new_row(task: NewTask, id: str) -> dict[str, Any]:
     """A row for `accept`."""
     values = msgspec.structs.asdict(task)
-    return {**values, "id": f"t_{uuid.uuid4().hex}", "print": body_print(task), "needs": sorted(set(task.needs))}
+    return {**values, "id": id, "turn": 0, "print": body_print(task), "needs": sorted(set(task.needs))}
 
 
 def payload_size(row: dict[str, Any]) -> int:
@@ -55,7 +55,7 @@ def _accept_part(tx: Transaction, rows: list[dict[str, Any]]) -> dict[str, Accep
             found[row["id"]] = missing
         elif new.setdefault((row["tenant"], row["once"] or row["id"]), row) is not row:
             twins.append(row)
-    _give_turns(tx, list(new.values()))
+    give_turns(tx, [row for row in new.values() if row["state"] == "ready"])
     added = _insert(tx, list(new.values()))
     for row in new.values():
         if row["id"] in added:
@@ -102,33 +102,6 @@ def _missing(tx: Transaction, row: dict[str, Any]) -> NotAccepted | None:
     row["deps_left"] = len(row["open_needs"])
     row["state"] = "blocked" if row["deps_left"] else "ready"
     return None
-
-
-_TURNS = (
-    "SELECT (SELECT last FROM task_turn WHERE kind = :kind AND priority = :priority AND tenant = :tenant) AS last,"
-    " (SELECT MAX(turn) FROM task WHERE state = 'leased' AND kind = :kind AND priority = :priority) AS served,"
-    " (SELECT MIN(turn) FROM task WHERE state = 'ready' AND lapses < 2 AND kind = :kind AND priority = :priority)"
-    " AS waiting,"
-    " (SELECT MAX(last) FROM task_turn WHERE kind = :kind AND priority = :priority) AS ever"
-)
-
-
-def _give_turns(tx: Transaction, rows: list[dict[str, Any]]) -> None:
-    lines: dict[tuple[str, int, str], list[dict[str, Any]]] = defaultdict(list)
-    for row in rows:
-        lines[row["kind"], row["priority"], row["tenant"]].append(row)
-    for kind, priority, tenant in sorted(lines):  # everybody locks in this order
-        mine: dict[str, Any] = {"kind": kind, "priority": priority}
-        (known,) = tx.rows(_TURNS, tenant=tenant, **mine)
-        turn = first_turn(**known)
-        waiting = lines[kind, priority, tenant]
-        tx.change(
-            "INSERT INTO task_turn (kind, priority, tenant, last) VALUES (:kind, :priority, :tenant, :last) "
-            "ON CONFLICT (kind, priority, tenant) DO UPDATE SET last = excluded.last",
-            tenant=tenant, last=turn + len(waiting) - 1, **mine,
-        )  # fmt: skip
-        for number, row in enumerate(waiting):
-            row["turn"] = turn + number
 
 
 _TEXTS = ("id", "kind", "run", "tenant", "customer", "once", "payload", "print", "state")

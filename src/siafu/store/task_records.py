@@ -3,9 +3,9 @@
 A task is ready, is leased to a worker under an epoch, and ends once: succeeded, failed, cancelled, expired or
 dead_letter. In between it may be blocked (by tasks that it needs) or waiting (until `ready_at`).
 
-Who is next: by priority, then in turn. Turns are tags that a task gets when it is accepted (start-time fair queueing:
-Goyal, Vin and Cheng, SIGCOMM 1996): a tenant's next tag is one more than its last, but not less than the tag being
-served now. So tenants alternate however much each of them has submitted, and who was idle has saved nothing up. One
+Who is next: by priority, then in turn. Turns are tags that a task gets when it can begin (start-time fair queueing:
+Goyal, Vin and Cheng, SIGCOMM 1996): a tenant's next tag is one more than its last, but not less than the tag that is
+next now. So tenants alternate however much each of them has submitted, and who was idle has saved nothing up. One
 claim in AGED_SHARE goes to what has been ready the longest, if that is AGED_SECONDS or more: so a low priority is slow
 under load, but never starves, and a high one keeps the rest.
 
@@ -233,11 +233,12 @@ def aged_claims(before: int, wanted: int) -> int:
     return (before + wanted) // AGED_SHARE - before // AGED_SHARE
 
 
-def first_turn(last: int | None, served: int | None, waiting: int | None, ever: int | None) -> int:
-    """The tag of a tenant's next task. last: the tenant's own last tag. served: the highest of leased tasks. waiting:
-    the lowest of ready ones. ever: the highest of all tenants. None = there is none.
+def first_turn(last: int | None, waiting: int | None, served: int | None, ever: int | None) -> int:
+    """The tag of a tenant's next task. last: the tenant's own last tag. waiting: the lowest of ready tasks that were
+    never leased: it is next, and no task that has come back with an old tag. served: the highest of leased tasks; it
+    may have gone before its turn, as it had waited for long. ever: the highest of all tenants. None = there is none.
     """
-    now = next((each for each in (served, waiting, ever) if each is not None), 0)
+    now = next((each for each in (waiting, served, ever) if each is not None), 0)
     return max(now, 0 if last is None else last + 1)
 
 

@@ -9,6 +9,7 @@ is fenced, and counted.
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -39,6 +40,7 @@ from siafu.store.task_records import (
     move,
 )
 from siafu.store.task_sql import MOST_ROWS, as_json, now, parts, ring
+from siafu.store.task_turns import line_up
 from siafu.store.together import Together
 
 MOST_MESSAGE = 2_000  # characters
@@ -66,6 +68,7 @@ class TaskStore:
     """The tasks in one database, for one event loop. Opened with `task_schema.MIGRATIONS`; it stays its owner's to
     close, after `aclose`. rung: told when something may have become ready, or shall be stopped, once that is durable;
     with the ids of what was accepted, else none. most_open: tasks that may be open before none are accepted.
+    new_id: gives an id that no task has had.
     """
 
     def __init__(
@@ -74,10 +77,12 @@ class TaskStore:
         *,
         rung: Callable[[Collection[str]], None] = lambda tasks: None,
         most_open: int = MAX_OPEN,
+        new_id: Callable[[], str] = lambda: f"t_{uuid.uuid4().hex}",
     ) -> None:
         self.together = Together(database)
         self._rung = rung
         self._backlog = Backlog(self.together, most_open)
+        self._new_id = new_id
 
     async def aclose(self) -> None:
         await self.together.aclose()
@@ -90,7 +95,7 @@ class TaskStore:
         for all of them, unless all are there already. Then none is accepted. StoreError; after that, or when cancelled,
         some may have been accepted: submit all again under the same `once`.
         """
-        rows = [new_row(checked(task)) for task in tasks]
+        rows = [new_row(checked(task), self._new_id()) for task in tasks]
         try:
             async with self._backlog.room(len(rows)):
                 return await self._take(rows)
@@ -234,23 +239,31 @@ def finish(tx: Transaction, ending: Sequence[tuple[Task, Move]]) -> set[str]:
     return freeing
 
 
-_WAITING = "state = 'blocked' AND id IN (SELECT task FROM task_need WHERE needs = :id)"
-
-
 def _free(tx: Transaction, ended: str) -> int:
-    """Leave those that need a task one need less; how many they are."""
-    return tx.change(
-        "UPDATE task SET deps_left = deps_left - 1, ready_at = {now}, "
-        f"state = CASE WHEN deps_left = 1 THEN 'ready' ELSE 'blocked' END WHERE {_WAITING}",
-        id=ended,
-    )
+    """One of the needs of those that wait for `ended` is met; how many they are."""
+    tasks = _waiting_for(tx, ended)
+    line_up(tx, [task for task in tasks if task.deps_left == 1])
+    for task in tasks:
+        tx.change(
+            "UPDATE task SET deps_left = deps_left - 1, ready_at = {now}, "
+            "state = CASE WHEN deps_left = 1 THEN 'ready' ELSE 'blocked' END WHERE id = :id",
+            id=task.id,
+        )
+    return len(tasks)
 
 
 def _ending_with(tx: Transaction, ended: str) -> list[tuple[Task, Move]]:
     """Those that need a task which did not succeed."""
     gone = Move(state="cancelled", code="need_failed", message=f"it needs the task {ended}, which did not succeed")
-    rows = tx.rows(f"SELECT * FROM task WHERE {_WAITING} ORDER BY id {{for_update}}", id=ended)
-    return [(as_task(row), gone) for row in rows]
+    return [(task, gone) for task in _waiting_for(tx, ended)]
+
+
+def _waiting_for(tx: Transaction, needed: str) -> list[Task]:
+    sql = (
+        "SELECT * FROM task WHERE state = 'blocked' AND id IN (SELECT task FROM task_need WHERE needs = :id) "
+        "ORDER BY id {for_update}"
+    )
+    return [as_task(row) for row in tx.rows(sql, id=needed)]
 
 
 def sweep(tx: Transaction) -> int:

@@ -1,0 +1,170 @@
+"""Store, bells and workers in virtual time: 500 seeds. More: make simulate SEEDS=100000, or SEED=n to see one."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+import siafu
+from siafu.queue import worker
+from siafu.queue.worker import Worker
+from siafu.store import task_turns, tasks, together
+from siafu.store.task_journal import TaskJournal
+from siafu.store.together import Together
+
+from . import __main__ as command
+from .disk import Weather
+from .world import simulate
+
+BLOCKS, BLOCK = 10, 50  # of seeds
+MOST = 500  # seeds after which a mistake must have been found
+
+
+@pytest.mark.parametrize("block", range(BLOCKS))
+def test_p1_p2_p4_g1_g2_g7_g9_whatever_goes_wrong_nothing_is_lost_or_doubled(block: int) -> None:
+    counts = Counter[str]()
+    for seed in range(block * BLOCK, (block + 1) * BLOCK):
+        report = simulate(seed)
+        assert report.violations == [], f"see: make simulate SEED={seed}"
+        counts += report.counts
+    enough = {"succeeded": 500, "owned again": 50, "lapses": 50, "kill": 20, "stop": 10, "hang": 10, "dead_letter": 10}
+    assert not {what: counts[what] for what, least in enough.items() if counts[what] < least}
+
+
+def test_one_seed_is_one_course_of_events() -> None:
+    """In every process, whatever the hashes of its texts are."""
+    paths = os.pathsep.join([str(Path(siafu.__file__).parents[1]), str(Path(__file__).parents[1])])
+    told = set()
+    for hashes in ("1", "2"):
+        environment = os.environ | {"PYTHONPATH": paths, "PYTHONHASHSEED": hashes}
+        words = [sys.executable, "-m", "dst", "--print", "--first", "20", "--seeds", "10"]
+        told.add(subprocess.run(words, env=environment, capture_output=True, check=True, timeout=100).stdout.decode())
+    assert told == {"".join(f"{seed} {simulate(seed).print}\n" for seed in range(20, 30))}
+
+
+def awaits(file: Path) -> dict[int, range]:
+    """By the line in which an await begins: the lines in which it may be waited."""
+    found = {}
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Await):
+            found[node.lineno] = range(node.lineno, (node.end_lineno or node.lineno) + 1)
+    return found
+
+
+def test_processes_died_at_every_await_and_nothing_was_lost() -> None:
+    died: set[tuple[str, int]] = set()
+    faults = ("kill", "kill", "kill other", "end", "hurry", "give up")
+    for seed in range(60):
+        report = simulate(seed, every=30, faults=faults, until_empty=True, weather=Weather(broken=0.05))
+        assert report.violations == [], seed
+        died |= report.died_at
+    for module in (worker, together, tasks):
+        file = str(module.__file__)
+        points = awaits(Path(file))
+        assert len(points) > 4
+        missed = [first for first, lines in points.items() if not any((file, line) in died for line in lines)]
+        assert missed == [], f"nobody died in these lines of {file}"
+
+
+# ---- the check can fail: each mistake, put into the real code, is found --------------------------------------------
+
+
+def without_epochs(held: Callable[..., Any]) -> Callable[..., Any]:
+    def mutant(tx: Any, asked: Any, *, columns: str) -> Any:
+        sql = f"SELECT {columns} FROM task WHERE id = :id AND state = 'leased'"
+        return [tx.row(sql, id=id) for id, _ in asked]
+
+    return mutant
+
+
+def acknowledged_first(commit_all: Callable[..., Any]) -> Callable[..., Any]:
+    async def mutant(self: Together, batch: list[Any]) -> None:
+        def told_at_once(work: Callable[..., Any], future: Any) -> Callable[..., Any]:
+            def both(tx: Any, given: Any) -> Any:
+                values = work(tx, given)
+                future.get_loop().call_soon_threadsafe(lambda: future.done() or future.set_result(values[0]))
+                return values
+
+            return both
+
+        await commit_all(self, [(told_at_once(work, future), given, future) for work, given, future in batch])
+
+    return mutant
+
+
+def forgotten(_: Any) -> Any:
+    async def mutant(self: TaskJournal, task: str) -> list[Any]:
+        return []
+
+    return mutant
+
+
+def for_news_alone(_: Any) -> Any:
+    async def mutant(self: Worker, seconds: float) -> None:
+        await self._news.wait()
+
+    return mutant
+
+
+class Mistake(NamedTuple):
+    """owner, what: the part of the code that `made` replaces. said: what is found. seed: one that shows it; when the
+    code has changed since, another may.
+    """
+
+    owner: Any
+    what: str
+    made: Callable[[Any], Any]
+    said: str
+    seed: int = 0
+
+
+MISTAKES = {
+    "no epochs": Mistake(tasks, "_held", without_epochs, "fenced"),
+    "no sweep": Mistake(tasks, "sweep", lambda _: lambda tx: 0, "did not sweep up|did not end"),
+    "acknowledged before it is committed": Mistake(Together, "_commit_all", acknowledged_first, "before it was there"),
+    "leases are not renewed": Mistake(tasks, "_renew", lambda _: lambda *_: frozenset(), "a live worker was taken"),
+    "leased tasks are claimed": Mistake(
+        tasks, "_NEXT", lambda sql: sql.replace("state = 'ready'", "state IN ('ready', 'leased')"), "was not ready"
+    ),
+    "the journal is not read": Mistake(TaskJournal, "entries", forgotten, "asks again|paid a second time"),
+    "no ageing": Mistake(tasks, "aged_claims", lambda _: lambda before, wanted: 0, "starves", 47),
+    "a newcomer comes last": Mistake(
+        task_turns, "first_turn", lambda _: lambda last, waiting, served, ever: ever or 0, "went before", 49
+    ),
+    "work is not stopped": Mistake(
+        worker._Held, "stop", lambda _: lambda self, why: None, "in vain|too long to end", 3
+    ),
+    "no looks without a bell": Mistake(Worker, "_wait", for_news_alone, "had a free slot|did not end"),
+    "needs are not counted down": Mistake(tasks, "_free", lambda _: lambda tx, needing: None, "its needs are left"),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_the_check_can_fail(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    mistake = MISTAKES[name]
+    monkeypatch.setattr(mistake.owner, mistake.what, mistake.made(getattr(mistake.owner, mistake.what)))
+    for seed in (mistake.seed, *range(MOST)):
+        if found := simulate(seed).violations:
+            assert re.search(mistake.said, found[0]), (seed, found)
+            return
+    pytest.fail(f"{MOST} seeds did not show it")
+
+
+def test_a_seed_is_shown_with_all_that_happened(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command.main(["--seed", "3"]) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert "Plan(lease=" in said[0] and said[-1].startswith("seed 3: ")
+    monkeypatch.setattr(tasks, "sweep", lambda tx: 0)
+    assert command.main(["--seed", "3"]) == 1
+    assert "VIOLATION" in capsys.readouterr().out
