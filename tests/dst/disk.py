@@ -58,11 +58,13 @@ class Disk:
     ) -> None:
         self.machine, self.watch, self.weather = machine, watch, weather
         self.disturbed_at = machine.now
+        self.away_until = 0.0  # it cannot be reached
+        self.ahead = 0.0  # seconds that its clock is ahead of the others
         self.closed = False
         self.holder: Connection | None = None
         self.waiting: list[Connection] = []
         self.db = sqlite3.connect(":memory:", isolation_level=None, cached_statements=500)
-        self.db.create_function("virtual_now", 0, lambda: round(machine.now, 3))
+        self.db.create_function("virtual_now", 0, lambda: round(self.clock(), 3))
         self.db.create_function("changed", -1, watch.changed)
         self.db.execute("PRAGMA foreign_keys = ON")
         for step in MIGRATIONS:
@@ -77,6 +79,9 @@ class Disk:
                 self.db.execute(
                     f"CREATE TEMP TRIGGER {table}_{event} AFTER {event} ON {table} BEGIN SELECT changed({values}); END"
                 )
+
+    def clock(self) -> float:
+        return self.machine.now + self.ahead
 
     def calm_since(self) -> float:
         """Since when it answers quickly; infinite when it does not now."""
@@ -133,6 +138,9 @@ class Connection:
         job = self._jobs[0]
         if job.future.cancelled():
             self._next()
+        elif self.disk.machine.now < self.disk.away_until:
+            self.disk.disturbed_at = self.disk.away_until
+            self._tell(job, StoreError("it cannot be reached"))
         elif self.disk.holder is not None:
             if self not in self.disk.waiting:
                 self.disk.waiting.append(self)

@@ -12,8 +12,8 @@ import msgspec
 
 from .disk import Weather
 
-Fault = Literal["kill", "stop", "hang", "end", "hurry", "give up", "kill other"]
-FAULTS: tuple[Fault, ...] = ("kill", "kill", "stop", "hang", "end", "hurry", "give up", "kill other")
+Fault = Literal["kill", "stop", "hang", "end", "hurry", "give up", "kill other", "away", "clock"]
+FAULTS: tuple[Fault, ...] = ("kill", "kill", "stop", "hang", "end", "hurry", "give up", "kill other", "away", "clock")
 DOES = ("well", "well", "well", "long", "fails", "passing", "raises", "later", "halt", "deaf", "hang", "poison")
 FORGOTTEN = "잊힌 손님"
 NOBODY = float("inf")  # comes to look after it
@@ -23,6 +23,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """seconds: until nothing goes wrong any more. batches: of submissions. every: steps from one fault to the next, on
     average. does: what work does. wired: bells ring in all processes. people: seconds between what they do.
     until_empty: some workers end by themselves when nothing is left to do.
+    poison: the first task kills its worker, and nothing else goes wrong.
     """
 
     lease: float
@@ -47,6 +48,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     people: float
     most_open: int
     until_empty: bool
+    poison: bool
 
 
 def plan_of(rng: random.Random) -> Plan:
@@ -56,7 +58,8 @@ def plan_of(rng: random.Random) -> Plan:
             setattr(weather, name, most * rng.random())
     weather.slowest = rng.choice((0.5, 3.0, 12.0))
     faults = tuple(sorted({fault for fault in FAULTS if rng.random() < 0.5}))
-    crowded = rng.random() < 0.15
+    kind = rng.random()
+    crowded, poison = kind < 0.15, kind > 0.95
     return Plan(
         lease=rng.choice((1.5, 3.0, 6.0)),
         slots=rng.randint(1, 2) if crowded else rng.randint(1, 4),
@@ -70,16 +73,17 @@ def plan_of(rng: random.Random) -> Plan:
         priorities=(1, 1, 1, 1, 1, 2, 3) if crowded else (1, 2, 3),
         tenants=rng.randint(1, 3),
         kinds=("a", "b") if rng.random() < 0.5 else ("a",),
-        every=0 if crowded or not faults else rng.randint(40, 400),
+        every=0 if crowded or poison or not faults else rng.randint(40, 400),
         faults=faults,
-        does=("quick",) if crowded else ("well", *(each for each in DOES if rng.random() < 0.5)),
-        weather=Weather() if crowded else weather,
+        does=("quick",) if crowded or poison else ("well", *(each for each in DOES if rng.random() < 0.5)),
+        weather=Weather() if crowded or poison else weather,
         wired=rng.random() < 0.5,
         lost=rng.choice((0.0, 0.3, 1.0)),
         doubled=rng.choice((0.0, 0.3)),
-        people=rng.choice((0.5, 2.0, NOBODY)),
+        people=NOBODY if poison else rng.choice((0.5, 2.0, NOBODY)),
         most_open=30 if rng.random() < 0.1 else 1000,
         until_empty=rng.random() < 0.3,
+        poison=poison,
     )
 
 

@@ -64,7 +64,9 @@ def test_processes_died_at_every_await_and_nothing_was_lost() -> None:
     died: set[tuple[str, int]] = set()
     faults = ("kill", "kill", "kill other", "end", "hurry", "give up")
     for seed in range(60):
-        report = simulate(seed, every=30, faults=faults, until_empty=True, weather=Weather(broken=0.05))
+        most = 12 if seed % 2 else 1000  # so that submissions are refused, and tried again
+        bad: dict[str, Any] = {"every": 30, "faults": faults, "weather": Weather(broken=0.05, unheard=0.05)}
+        report = simulate(seed, until_empty=True, most_open=most, poison=False, **bad)
         assert report.violations == [], seed
         died |= report.died_at
     for module in (worker, together, tasks):

@@ -122,6 +122,7 @@ class Watch:
         self._ready_at: dict[str, float] = {}
         self._lines: set[tuple[str, int, str]] = set()  # of kind, priority and tenant, where something was ever ready
         self._newcomers: dict[str, Counter[str]] = {}  # the first of each line: how often others went before
+        self._at = 0.0  # by the database's clock, when a piece of work was done
         self._pending: list[tuple[str, Any]] = []
 
     def wrong(self, what: str) -> None:
@@ -146,7 +147,7 @@ class Watch:
         piece = doing.get()
 
         def within(tx: Any) -> Any:
-            self._pending.append(("begin", (piece, self.machine.now)))
+            self._pending.append(("begin", (piece, self.disk.clock())))
             value = work(tx)
             self._pending.append(("end", piece))
             return value
@@ -156,15 +157,14 @@ class Watch:
     def committed(self, process: Process) -> None:
         piece: Piece | None = None
         taken: list[Row] = []
-        at = 0.0
         touched: dict[str, None] = {}
         pending, self._pending = self._pending, []
         for table, values in pending:
             if table == "begin":
-                (piece, at), taken = values, []
+                (piece, self._at), taken = values, []
             elif table == "end":
                 if piece is not None and piece.name == "claim":
-                    self._claimed(piece, taken, at)
+                    self._claimed(piece, taken, self._at)
                 piece = None
             elif table == "task":
                 old, new = self.rows.get(values[0]), Row(*values)
@@ -256,14 +256,15 @@ class Watch:
         assert old.lease_until is not None
         if process.name == "people" or (piece is not None and piece.name == "end"):
             return
-        self._must(old.lease_until < self.machine.now, lambda: f"taken back before its lease was over: {said()}")
+        self._must(old.lease_until < self._at, lambda: f"taken back before its lease was over: {said()}")
         self.counts["lapses"] += 1
+        until = old.lease_until - self.disk.ahead
         if new.state == "ready":
-            self._lost_at[new.id] = old.lease_until
+            self._lost_at[new.id] = until
         seat = self.seats[old.worker]
         calm = max(seat.process.calm_since(), self.disk.calm_since())
         self._must(
-            calm > old.lease_until - seat.lease - SLACK or old.id in self.deaf,
+            calm > until - seat.lease - SLACK or old.id in self.deaf,
             lambda: f"a live worker was taken its task (calm since {calm:.3f}): {said()}",
         )
 
@@ -284,7 +285,7 @@ class Watch:
         elif new.state == "dead_letter":
             self._must(new.deliveries == MOST_DELIVERIES, said)
         elif new.state == "expired":
-            self._must(new.deadline_at is not None and new.deadline_at <= self.machine.now + 0.01, said)
+            self._must(new.deadline_at is not None and new.deadline_at <= self._at, said)
 
     def _removed(self, row: Row, process: Process) -> None:
         self.machine.note(process.name, f"removes {row.id}, which is {row.state}")
@@ -356,9 +357,10 @@ class Watch:
         now, calm = self.machine.now, self.disk.calm_since()
         able = [seat for seat in self.seats.values() if self._able(seat)]
         for row in self.rows.values():
-            if row.state == "leased" and row.lease_until is not None and row.lease_until < now - 1.0 - SLACK:
+            until = now if row.lease_until is None else row.lease_until - self.disk.ahead
+            if until < now - 1.0 - SLACK:
                 for seat in self.seats.values():
-                    since = max(row.lease_until, seat.process.calm_since(), calm)
+                    since = max(until, seat.process.calm_since(), calm)
                     if seat.closing_since is None and now - since > 1.0 + SLACK:
                         self.wrong(f"{seat.process.name} did not sweep up {row}")
             elif row.state == "ready" and row.lapses < 2:
@@ -385,7 +387,7 @@ class Watch:
             since = self._left_at[id, epoch]
         elif row.cancel_requested:
             since = self._cancelled_at[id]
-        elif row.deadline_at is not None:
+        elif row.deadline_at is not None and not self.counts["clock"]:  # workers measure what was left of it
             since = min(now, row.deadline_at)
         late = now - max(since, process.calm_since(), self.disk.calm_since())
         self._must(

@@ -155,6 +155,10 @@ class World:
             if self.left:
                 self.watch.wrong(f"{self.left} submissions were not accepted")
             self.watch.settled(self.accepted)
+            if self.plan.poison and [id for id, state in self.watch.done.items() if state == "dead_letter"] != [
+                "t_0001"
+            ]:
+                self.watch.wrong(f"the poison did not die alone: {self.watch.done}")
 
     def report(self, seed: int) -> Report:
         trace, watch = list(self.machine.trace), self.watch
@@ -286,16 +290,17 @@ class World:
         mine = [id for (owner, _), id in self.known.items() if owner == tenant]
         known = [once for owner, once in self.known if owner == tenant]
         needs = tuple(rng.choice(mine) for _ in range(rng.randint(1, 2))) if mine and rng.random() < 0.3 else ()
-        again = known and rng.random() < 0.1
+        again, number = known and rng.random() < 0.1, self._number("key")
+        poison = self.plan.poison and number == 1
         return NewTask(
             kind=rng.choice(self.plan.kinds),
-            payload=work_of(rng, rng.choice(self.plan.does)),
+            payload=work_of(rng, "poison" if poison else rng.choice(self.plan.does)),
             tenant=tenant,
             customer=FORGOTTEN if rng.random() < 0.1 else "",
-            once=rng.choice(known) if again else f"k{self._number('key')}",
+            once=rng.choice(known) if again else f"k{number}",
             priority=rng.choice(self.plan.priorities),
-            deadline=rng.uniform(0.5, 10.0) if rng.random() < 0.1 else None,
-            needs=() if again else (*needs, "t_ffff") if rng.random() < 0.02 else needs,
+            deadline=rng.uniform(0.5, 10.0) if rng.random() < 0.1 and not self.plan.poison else None,
+            needs=() if again else (*needs, "t_ffff") if rng.random() < 0.02 and not poison else needs,
         )
 
     def _hear(self, task: NewTask, answer: Accepted | NotAccepted) -> None:
@@ -359,6 +364,18 @@ class World:
 
     def _fault(self) -> None:
         fault = self.rng.choice(self.plan.faults)
+        if fault == "clock":
+            self.disk.ahead += (seconds := self.plan.lease * self.rng.uniform(-3.0, 3.0))
+            self.disk.disturbed_at = self.machine.now
+            self.machine.note("disk", f"its clock is put {seconds:+.3f} s")
+            self.watch.counts[fault] += 1
+            return
+        if fault == "away":
+            seconds = self.plan.lease * self.rng.uniform(0.1, 2.0)
+            self.machine.note("disk", f"cannot be reached for {seconds:.3f} s")
+            self.disk.away_until = self.machine.now + seconds
+            self.watch.counts[fault] += 1
+            return
         others = fault == "kill other"
         able = [process for process in self.bells if process.awake and (process.name not in self.stops) == others]
         if not able:

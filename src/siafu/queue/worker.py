@@ -190,7 +190,7 @@ class Worker:
                 return self._unreachable(error)
             self._reachable = True
             self.tally.claimed += len(found)
-            self._claimed[kind] += len(found)
+            self._claimed[kind] += sum(not each.suspect for each in found)
             for each in found:
                 if each.id in self._held:  # lost, and won again, before it was noticed
                     self._held[each.id].stop("lost")

@@ -38,9 +38,12 @@ def accept(tx: Transaction, submitted: list[list[dict[str, Any]]]) -> list[list[
     return [[found[row["id"]] for row in rows] for rows in submitted]
 
 
-def all_there(tx: Transaction, rows: list[dict[str, Any]]) -> bool:
-    """Whether all were accepted before."""
-    return all(len(_there(tx, part)) == len(part) for part in parts(rows, MOST_ROWS, payload_size))
+def all_there(tx: Transaction, rows: list[dict[str, Any]]) -> list[Accepted | NotAccepted] | None:
+    """What rows are answered whose keys all stand for something; None = some do not."""
+    found: dict[str, Accepted | NotAccepted] = {}
+    for part in parts(rows, MOST_ROWS, payload_size):
+        found |= _there(tx, part)
+    return [found[row["id"]] for row in rows] if len(found) == len(rows) else None
 
 
 def _accept_part(tx: Transaction, rows: list[dict[str, Any]]) -> dict[str, Accepted | NotAccepted]:

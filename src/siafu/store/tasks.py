@@ -100,9 +100,10 @@ class TaskStore:
             async with self._backlog.room(len(rows)):
                 return await self._take(rows)
         except BacklogFull:
-            if not await self.together.run(partial(all_there, rows=rows)):
+            known = await self.together.run(partial(all_there, rows=rows))
+            if known is None:
                 raise
-            return await self._take(rows)
+            return known
 
     async def _take(self, rows: list[dict[str, Any]]) -> list[Accepted | NotAccepted]:
         found: list[Accepted | NotAccepted] = []
@@ -118,13 +119,13 @@ class TaskStore:
         self, worker: str, kind: str, most: int, lease: float, *, before: int = 0, suspect: bool = True
     ) -> list[Lease]:
         """At most `most` ready tasks of a kind, leased to `worker` for `lease` seconds, the first one first. before:
-        how many it has claimed so far. suspect: one of them may be a suspect.
+        how many of that kind it has claimed so far, without suspects. suspect: one of them may be a suspect.
         """
 
         def work(tx: Transaction) -> list[Lease]:
             values = {"worker": worker, "kind": kind, "lease": lease}
             rows = _lease(tx, _SUSPECT, most=1, **values) if suspect else []
-            aged = min(aged_claims(before, most), most - len(rows))
+            aged = aged_claims(before, most - len(rows))
             rows += _lease(tx, _OLDEST, most=aged, aged=now(tx) - AGED_SECONDS, **values) if aged else []
             rows += _lease(tx, _NEXT, most=most - len(rows), **values) if len(rows) < most else []
             return [_as_lease(row) for row in rows]
