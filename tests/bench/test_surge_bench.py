@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
 
+from siafu.bench.gateway.figures import nearest_rank
 from siafu.bench.surge.figures import Came, Seen, by_second, check, goals, recovery, rows
+from siafu.bench.surge.load import Order, load
 from siafu.bench.surge.plan import Surge
 from siafu.bench.watching import Held
 from siafu.errors import MeasurementInvalid
@@ -102,12 +107,38 @@ def test_the_recovery_is_told_in_whole_seconds() -> None:
     assert recovery(SURGE, slow) == 3.0
 
 
-def test_rows_hold_percentiles_of_the_answered_beside_their_share() -> None:
+def test_f52_percentiles_are_of_the_answered_and_stand_beside_their_share() -> None:
     people, others = rows(came())
     assert (people["kept"], people["p50_ms"], people["by_status"]) == (1.0, 200.0, {"200": people["planned"]})
     assert others["kept"] < 1.0 and others["p99_ms"] == 200.0
     assert others["by_status"]["429"] + others["answered"] == others["planned"]
     assert sum(second["planned"] for second in by_second(SURGE, came())) == len(came())
+
+
+async def test_f53_a_stall_shows_in_every_request_that_was_planned_meanwhile() -> None:
+    """20 requests a second; for one of the three seconds the server answers nobody."""
+    began = time.monotonic()
+
+    async def answer(request: web.Request) -> web.Response:
+        late = began + 2.0 - time.monotonic()
+        if 0.0 < late < 1.0:
+            await asyncio.sleep(late)
+        return web.Response(text="{}")
+
+    app = web.Application()
+    app.router.add_post("/v1/chat/completions", answer)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    port = runner.addresses[0][1]
+    surge = Surge(calm=20.0, peak=20.0, before=1.0, rise=1.0, hold=0.0, after=1.0, interactive=0.0)
+    began = time.monotonic()
+    found = await load(Order(url=f"http://127.0.0.1:{port}/v1", give_up=20.0, surge=surge))
+    await runner.cleanup()
+    assert len(found) == 60 and {each.status for each in found} == {200}
+    slow = [each for each in found if each.seconds > 0.4]
+    assert len(slow) >= 10, "who waits for an answer before the next request would see one"
+    assert nearest_rank([each.seconds for each in found], 95) > 0.8
 
 
 def test_a_small_surge_at_a_real_server(tmp_path: Path) -> None:
