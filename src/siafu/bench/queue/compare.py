@@ -21,6 +21,7 @@ from siafu.bench.gateway.peers import environment
 from siafu.bench.goals import Judged
 from siafu.bench.queue import drive
 from siafu.bench.queue.figures import IN_PROCESS, POSTGRESQL, THROUGH_REDIS, Run, goals, rows
+from siafu.border.secrets import redact
 from siafu.errors import MeasurementInvalid
 
 _CLIENTS = Path(__file__).parent / "clients"
@@ -134,8 +135,8 @@ def compare(options: Options, say: Callable[[str], None]) -> Report:
             except MeasurementInvalid as error:
                 if queue.file == OWN[0].file:
                     raise
-                bench.skipped[queue.name] = error.message
-                say(error.message)
+                bench.skipped[queue.name] = redact(error.message)
+                say(bench.skipped[queue.name])
     machine["load_after"] = round(os.getloadavg()[0], 2)
     durability = {queue.name: queue.durability for queue in (*OWN, *PEERS.values())}
     return Report(rows=rows(runs, durability), goals=goals(runs), machine=machine, skipped=bench.skipped)
@@ -179,7 +180,9 @@ class _Bench:
                 "redis": self._servers["redis"] if "redis" in queue.needs else None,
                 "database": self._servers["postgresql"] if queue.needs else f"sqlite:///{Path(folder).resolve()}/tasks.db",
             }  # fmt: skip
-            command = [*self._pythons[queue.name], drive.__file__, str(_CLIENTS / queue.file), json.dumps(order)]
+            told = Path(folder) / "order.json"  # not on the command line, where others could read its passwords
+            told.write_text(json.dumps(order), encoding="utf-8")
+            command = [*self._pythons[queue.name], drive.__file__, str(_CLIENTS / queue.file), str(told)]
             found = msgspec.json.decode(measured(command, queue.name))
         run = Run(queue=queue.name, tasks=tasks, ms=ms, slots=options.slots, **found)
         run.check()

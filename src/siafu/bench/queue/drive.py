@@ -1,7 +1,8 @@
 """Runs one queue and prints what it took, as one JSON line.
 
-    python drive.py CLIENT_FILE '{"together":false,"tasks":1200,"ms":200,"slots":50,"submitters":100,"limit":60,...}'
+    python drive.py CLIENT_FILE ORDER_FILE
 
+The order is JSON: together, tasks, ms, slots, submitters, limit (seconds), and what the queue's own file reads of it.
 Only the standard library is imported, so that every queue, whatever environment it lives in, is driven by this file.
 The worker is a process of its own, unless the order says `together`. One task is done before the clock starts. It stops
 when the last end is recorded. CPU time is that of both processes, their threads included; that of servers is not.
@@ -17,7 +18,8 @@ import os
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 Submit = Callable[[int], Awaitable[Any]]
@@ -90,11 +92,11 @@ class Told:
 
 
 @contextlib.asynccontextmanager
-async def apart(file: str, order: dict[str, Any], told: Told) -> AsyncIterator[None]:
+async def apart(words: Sequence[str], told: Told) -> AsyncIterator[None]:
     """A worker in a process of its own while the block runs."""
     flags = ("-I",) if sys.flags.isolated else ("-P",)
     worker = await asyncio.create_subprocess_exec(
-        sys.executable, *flags, __file__, file, json.dumps(order), "worker",
+        sys.executable, *flags, __file__, *words, "worker",
         stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
     )  # fmt: skip
     assert worker.stdout is not None  # noqa: S101  it was asked for
@@ -134,28 +136,28 @@ async def measure(submit: Submit, order: dict[str, Any], told: Told) -> dict[str
     return {**found, "seconds": seconds, "accepted": accepted}
 
 
-async def run(client: Any, file: str, order: dict[str, Any]) -> dict[str, Any]:
+async def run(client: Any, words: Sequence[str], order: dict[str, Any]) -> dict[str, Any]:
     told = Told()
     async with asyncio.timeout(order["limit"]):
         if order["together"]:
             async with client.together(order, Count(order["tasks"], told.say)) as submit:
                 return await measure(submit, order, told)
-        async with apart(file, order, told), client.submitting(order) as submit:
+        async with apart(words, told), client.submitting(order) as submit:
             return await measure(submit, order, told)
 
 
-def main(file: str, text: str, role: str = "submitter") -> None:
+def main(file: str, order_file: str, role: str = "submitter") -> None:
     spec = importlib.util.spec_from_file_location("client", file)
     assert spec is not None and spec.loader is not None  # noqa: S101  it is a Python file
     client = importlib.util.module_from_spec(spec)
     sys.modules["client"] = client  # some libraries look a task's module up
     spec.loader.exec_module(client)
-    order = json.loads(text)
+    order = json.loads(Path(order_file).read_text(encoding="utf-8"))
     if role == "worker":
         threading.Thread(target=_end_with_parent, daemon=True).start()
         client.worker(order, Count(order["tasks"], lambda line: print(json.dumps(line), flush=True)))
     else:
-        print(json.dumps(asyncio.run(run(client, file, order))))
+        print(json.dumps(asyncio.run(run(client, (file, order_file), order))))
 
 
 def _end_with_parent() -> None:

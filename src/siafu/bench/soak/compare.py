@@ -93,8 +93,10 @@ async def _soak(options: Options, say: Callable[[str], None]) -> tuple[list[Samp
 
 async def _watched(order: run.Order, server: Server, say: Callable[[str], None]) -> tuple[list[Sample], Totals]:
     """Start the worker, and look at both processes whenever it tells something."""
+    file = Path(order.folder) / "order.json"  # not on the command line, where others could read its passwords
+    file.write_bytes(msgspec.json.encode(order))
     worker = await asyncio.create_subprocess_exec(
-        sys.executable, "-P", "-m", run.__name__, msgspec.json.encode(order).decode(),
+        sys.executable, "-P", "-m", run.__name__, str(file),
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, start_new_session=True, env=environ(),
     )  # fmt: skip
     samples: list[Sample] = []

@@ -1,6 +1,6 @@
 """Submits tasks at a steady rate and does them, in a process of its own; prints a line of JSON at every look.
 
-    python -m siafu.bench.soak.run '{"seconds":3600,"every":10,"rate":20,"keep":60,"url":"...","database":"...",...}'
+    python -m siafu.bench.soak.run ORDER_FILE
 
 The whole of siafu: durable tasks, each one model call with limits, ledger and journal; what has ended is removed after
 `keep` seconds.
@@ -168,4 +168,4 @@ def _say(**line: Any) -> None:
 if __name__ == "__main__":
     raise_file_limit()
     relieve_collector()
-    asyncio.run(run(msgspec.json.decode(sys.argv[1], type=Order)))
+    asyncio.run(run(msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=Order)))
