@@ -49,8 +49,8 @@ class RedisBell(Doorbell):
         self._reader = reader
         self._doors = [RedisDoor(url, timeout=SLOW), RedisDoor(url, timeout=BLOCK + SLOW)]
         self._out, self._in = (RedisStream(door, f"siafu:tasks:{place}", GROUP, most=MOST) for door in self._doors)
-        self._sending = _Line("cannot be rung", clock, rng, notice)
-        self._hearing = _Line("cannot be heard", clock, rng, notice)
+        self._sending = _Line("rung", clock, rng, notice)
+        self._hearing = _Line("heard", clock, rng, notice)
         self._clock, self._rng = clock, rng
         self._notes: deque[str] = deque(maxlen=MOST)
         self._rung, self._looked = asyncio.Event(), asyncio.Event()
@@ -147,11 +147,12 @@ class _Line:
         self.faults += 1
         if not self._told and self._clock.now() - self._told_at >= QUIET:
             self._told, self._told_at = True, self._clock.now()
-            self._notice(f"workers {self._what} through Redis, and find tasks by looking meanwhile: {error.message}")
+            why = f"so workers find tasks by looking: {error.message}"
+            self._notice(f"the bell cannot be {self._what} through Redis, {why}")
         await self._clock.sleep(full_jitter(self.faults, self._rng, base=BASE, cap=CAP))
 
     def good(self) -> None:
         self.faults = 0
         if self._told:
             self._told = False
-            self._notice("Redis answers again")
+            self._notice(f"the bell can be {self._what} through Redis again")

@@ -21,7 +21,7 @@ CONNECTIONS = 4  # at most, a process
 
 class RedisDoor:
     """One Redis. `timeout`: seconds that a command may take, connecting included. Connections are made when needed, in
-    the event loop that needs them.
+    the event loop that needs them. Cancelled, a command may or may not have been carried out.
 
     Raises: ConfigError when the address cannot be used or the library is not installed.
     """
@@ -85,7 +85,9 @@ class RedisDoor:
                     self._cluster = True
                     return await work(self._connected())
         except (
-            errors.RedisError, errors.RedisClusterException, OSError, TimeoutError, ValueError, TypeError, LookupError
+            errors.RedisError, errors.RedisClusterException, OSError,
+            RuntimeError,  # of uvloop, for a connection that is closed
+            ValueError, TypeError, LookupError,  # an answer of another form
         ) as error:  # fmt: skip
             await self.aclose()  # what is still to come on its connections is not for the next command
             text = f"{type(error).__name__}: {preview(redact(str(error)), 200)}"

@@ -12,7 +12,7 @@ from siafu.store.database import Transaction
 from siafu.store.together import Together
 
 MAX_OPEN = 100_000  # tasks that have not ended
-RATE_SECONDS = 60.0  # over which it is counted how fast tasks end
+LATELY = 100  # ended tasks by which it is told how fast tasks end
 WAIT_SECONDS = (1.0, 60.0)  # before a submission is tried again: the least and the most
 FRESH, FRESH_FULL = 1.0, 0.1  # seconds that a count holds, and that one without room for a submission does
 
@@ -26,7 +26,8 @@ class Backlog:
         self._together = together
         self._most = most
         self._one = asyncio.Lock()
-        self._room = self._ended = self._coming = 0
+        self._room = self._coming = 0
+        self._pace: float | None = None
         self._counted = float("-inf")
 
     @contextlib.asynccontextmanager
@@ -51,28 +52,31 @@ class Backlog:
         clock = asyncio.get_running_loop().time()
         age = clock - self._counted
         if age > FRESH or (tasks > self._room and age > FRESH_FULL):
-            open_, self._ended = await self._together.run(partial(_count, most=self._most))
+            open_, self._pace = await self._together.run(partial(_count, most=self._most))
             self._room, self._counted = self._most - open_ - self._coming, clock
         if tasks > self._room:
             raise BacklogFull(
                 f"{self._most - self._room:,} tasks are open, of {self._most:,} that may be (tasks.backlog), and no "
                 "more are accepted until some have ended: start workers (siafu worker), then submit again",
-                retry_after=wait(tasks - self._room, self._ended),
+                retry_after=wait(tasks - self._room, self._pace),
             )
         self._room -= tasks
         self._coming += tasks
 
 
-def wait(over: int, ended: int) -> float:
-    """Seconds until there is room for `over` tasks more, if they go on to end as fast: `ended` in RATE_SECONDS."""
+def wait(over: int, pace: float | None) -> float:
+    """Seconds until there is room for `over` tasks more, if one ends every `pace` seconds; None = none ever did."""
     least, most = WAIT_SECONDS
-    return min(max(RATE_SECONDS * over / ended, least), most) if ended else most
+    return most if pace is None else min(max(over * pace, least), most)
 
 
-def _count(tx: Transaction, most: int) -> tuple[int, int]:
-    """How many tasks are open, at most `most`, and how many have ended lately."""
-    (now,) = tx.rows("SELECT {now} AS now")
-    limited = "SELECT COUNT(*) AS n FROM (SELECT 1 AS one FROM task WHERE %s LIMIT :most) AS found"
-    (open_,) = tx.rows(limited % "ended_at IS NULL", most=most)
-    (ended,) = tx.rows(limited % "ended_at > :since", most=most, since=now["now"] - RATE_SECONDS)
-    return open_["n"], ended["n"]
+def _count(tx: Transaction, most: int) -> tuple[int, float | None]:
+    """How many tasks are open, at most `most`, and the seconds from one end to the next lately."""
+    sql = "SELECT COUNT(*) AS n FROM (SELECT 1 AS one FROM task WHERE ended_at IS NULL LIMIT :most) AS found"
+    (open_,) = tx.rows(sql, most=most)
+    (ended,) = tx.rows(
+        "SELECT COUNT(*) AS n, {now} - MIN(ended_at) AS seconds FROM (SELECT ended_at FROM task "
+        "WHERE ended_at IS NOT NULL ORDER BY ended_at DESC LIMIT :lately) AS found",
+        lately=LATELY,
+    )
+    return open_["n"], ended["seconds"] / ended["n"] if ended["n"] else None
