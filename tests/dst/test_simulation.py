@@ -30,7 +30,7 @@ MOST = 500  # seeds after which a mistake must have been found
 
 
 @pytest.mark.parametrize("block", range(BLOCKS))
-def test_p1_p2_p4_g1_g2_g7_g9_whatever_goes_wrong_nothing_is_lost_or_doubled(block: int) -> None:
+def test_p1_p2_p4_g1_g2_g7_g9_g17_whatever_goes_wrong_nothing_is_lost_or_doubled(block: int) -> None:
     counts = Counter[str]()
     for seed in range(block * BLOCK, (block + 1) * BLOCK):
         report = simulate(seed)
@@ -63,16 +63,16 @@ def awaits(file: Path) -> dict[int, range]:
 def test_processes_died_at_every_await_and_nothing_was_lost() -> None:
     died: set[tuple[str, int]] = set()
     faults = ("kill", "kill", "kill other", "end", "hurry", "give up")
+    changes = {"every": 30, "faults": faults, "until_empty": True, "weather": Weather(broken=0.05), "poison": False}
     for seed in range(60):
         most = 12 if seed % 2 else 1000  # so that submissions are refused, and tried again
-        bad: dict[str, Any] = {"every": 30, "faults": faults, "weather": Weather(broken=0.05, unheard=0.05)}
-        report = simulate(seed, until_empty=True, most_open=most, poison=False, **bad)
+        report = simulate(seed, most_open=most, **changes)
         assert report.violations == [], seed
         died |= report.died_at
     for module in (worker, together, tasks):
         file = str(module.__file__)
         points = awaits(Path(file))
-        assert len(points) > 4
+        assert points
         missed = [first for first, lines in points.items() if not any((file, line) in died for line in lines)]
         assert missed == [], f"nobody died in these lines of {file}"
 
@@ -118,15 +118,12 @@ def for_news_alone(_: Any) -> Any:
 
 
 class Mistake(NamedTuple):
-    """owner, what: the part of the code that `made` replaces. said: what is found. seed: one that shows it; when the
-    code has changed since, another may.
-    """
+    """owner, what: the part of the code that `made` replaces. said: what is found."""
 
     owner: Any
     what: str
     made: Callable[[Any], Any]
     said: str
-    seed: int = 0
 
 
 MISTAKES = {
@@ -138,13 +135,11 @@ MISTAKES = {
         tasks, "_NEXT", lambda sql: sql.replace("state = 'ready'", "state IN ('ready', 'leased')"), "was not ready"
     ),
     "the journal is not read": Mistake(TaskJournal, "entries", forgotten, "asks again|paid a second time"),
-    "no ageing": Mistake(tasks, "aged_claims", lambda _: lambda before, wanted: 0, "starves", 47),
+    "no ageing": Mistake(tasks, "aged_claims", lambda _: lambda before, wanted: 0, "starves"),
     "a newcomer comes last": Mistake(
-        task_turns, "first_turn", lambda _: lambda last, waiting, served, ever: ever or 0, "went before", 49
+        task_turns, "first_turn", lambda _: lambda last, waiting, served, ever: ever or 0, "went before"
     ),
-    "work is not stopped": Mistake(
-        worker._Held, "stop", lambda _: lambda self, why: None, "in vain|too long to end", 3
-    ),
+    "work is not stopped": Mistake(worker._Held, "stop", lambda _: lambda self, why: None, "in vain|too long to end"),
     "no looks without a bell": Mistake(Worker, "_wait", for_news_alone, "had a free slot|did not end"),
     "needs are not counted down": Mistake(tasks, "_free", lambda _: lambda tx, needing: None, "its needs are left"),
 }
@@ -154,7 +149,7 @@ MISTAKES = {
 def test_the_check_can_fail(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     mistake = MISTAKES[name]
     monkeypatch.setattr(mistake.owner, mistake.what, mistake.made(getattr(mistake.owner, mistake.what)))
-    for seed in (mistake.seed, *range(MOST)):
+    for seed in range(MOST):
         if found := simulate(seed).violations:
             assert re.search(mistake.said, found[0]), (seed, found)
             return

@@ -313,7 +313,8 @@ async def test_work_whose_task_was_lost_and_won_again_is_stopped_and_the_new_one
         await again.wait()
         return Tick(lost=frozenset(held))
 
-    claim, leases = site.house.store.claim, []
+    leases: list[Lease] = []
+    claim = site.house.store.claim
 
     async def twice(*values: Any, **more: Any) -> list[Lease]:
         if leases and not again.is_set():

@@ -1,4 +1,6 @@
-"""Turns: which of the tasks that can begin goes first. How they are counted stands in `task_records`."""
+"""Turns of work items: which place in the line of its kind and priority a task gets, when it can begin. The rule is
+`task_records.first_turn`.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ _TURNS = (
 
 
 def give_turns(tx: Transaction, rows: Sequence[dict[str, Any]]) -> None:
-    """Give rows of tasks that are about to become ready their `turn`, in their order."""
+    """Put into each row its `turn`; of those of one kind, priority and tenant, the first goes first."""
     lines: dict[tuple[str, int, str], list[dict[str, Any]]] = defaultdict(list)
     for row in rows:
         lines[row["kind"], row["priority"], row["tenant"]].append(row)
