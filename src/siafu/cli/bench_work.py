@@ -210,7 +210,7 @@ def soak(
     html: Path | None = Html,
     json: bool = Json,
 ) -> None:
-    """Run the same load for hours: do memory, descriptors and tables stay as they are?
+    """Run the same load for hours: does anything grow?
 
     A worker does durable tasks whose model calls go through siafu serve to the simulated endpoint. Flat is what is not
     higher in the last third of the time than in the middle one, but for 2 % and a small slack.
