@@ -81,7 +81,7 @@ class Labour:
             self._process.kill()
             await self._process.create_future()
         if does == "hang" and early:
-            self._process.pause(self._lease * work["times"], threads=False)
+            self._process.pause(self._lease * (0.4 + 0.6 * work["times"]), threads=False)
             await self._clock.sleep(0)
         if does == "deaf":
             self._watch.deaf.add(lease.id)

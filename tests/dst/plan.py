@@ -61,15 +61,15 @@ def plan_of(rng: random.Random) -> Plan:
     kind = rng.random()
     crowded, poison = kind < 0.15, kind > 0.95
     return Plan(
-        lease=rng.choice((1.5, 3.0, 6.0)),
+        lease=rng.choice((1.5, 2.5, 4.0)),
         slots=rng.randint(1, 2) if crowded else rng.randint(1, 4),
         workers=rng.randint(1, 2) if crowded else rng.randint(2, 4),
         poll=rng.choice((0.5, 1.0)),
         grace=rng.choice((0.5, 3.0)),
-        seconds=rng.uniform(4.0, 12.0),
-        batches=12 if crowded else rng.randint(3, 6),
+        seconds=rng.uniform(3.0, 9.0),
+        batches=11 if crowded else rng.randint(3, 6),
         batch=9 if crowded else 5,
-        pause=0.5 if crowded else 1.5,
+        pause=0.5 if crowded else 1.2,
         priorities=(1, 1, 1, 1, 1, 2, 3) if crowded else (1, 2, 3),
         tenants=rng.randint(1, 3),
         kinds=("a", "b") if rng.random() < 0.5 else ("a",),
@@ -89,6 +89,6 @@ def plan_of(rng: random.Random) -> Plan:
 
 def work_of(rng: random.Random, does: str) -> str:
     """The payload of a task."""
-    long = {"quick": 0.2, "long": 3.0}.get(does, 0.3)
+    long = {"quick": 0.2, "long": 4.0}.get(does, 0.3)
     work: dict[str, Any] = {"does": does, "steps": 1 if does == "quick" else rng.randint(0, 2)}
     return json.dumps(work | {"seconds": round(long * rng.uniform(0.1, 2.0), 3), "times": rng.randint(1, 3)})

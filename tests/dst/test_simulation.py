@@ -36,7 +36,7 @@ def test_p1_p2_p4_g1_g2_g7_g9_g17_whatever_goes_wrong_nothing_is_lost_or_doubled
         report = simulate(seed)
         assert report.violations == [], f"see: make simulate SEED={seed}"
         counts += report.counts
-    enough = {"succeeded": 500, "owned again": 50, "lapses": 50, "kill": 20, "stop": 10, "hang": 10, "dead_letter": 10}
+    enough = {"succeeded": 500, "owned again": 50, "lapses": 50, "kill": 10, "stop": 5, "hang": 5, "dead_letter": 10}
     assert not {what: counts[what] for what, least in enough.items() if counts[what] < least}
 
 
@@ -46,9 +46,9 @@ def test_one_seed_is_one_course_of_events() -> None:
     told = set()
     for hashes in ("1", "2"):
         environment = os.environ | {"PYTHONPATH": paths, "PYTHONHASHSEED": hashes}
-        words = [sys.executable, "-m", "dst", "--print", "--first", "20", "--seeds", "10"]
+        words = [sys.executable, "-m", "dst", "--print", "--first", "20", "--seeds", "6"]
         told.add(subprocess.run(words, env=environment, capture_output=True, check=True, timeout=100).stdout.decode())
-    assert told == {"".join(f"{seed} {simulate(seed).print}\n" for seed in range(20, 30))}
+    assert told == {"".join(f"{seed} {simulate(seed).print}\n" for seed in range(20, 26))}
 
 
 def awaits(file: Path) -> dict[int, range]:
@@ -64,7 +64,7 @@ def test_processes_died_at_every_await_and_nothing_was_lost() -> None:
     died: set[tuple[str, int]] = set()
     faults = ("kill", "kill", "kill other", "end", "hurry", "give up")
     changes = {"every": 30, "faults": faults, "until_empty": True, "weather": Weather(broken=0.05), "poison": False}
-    for seed in range(60):
+    for seed in range(50):
         most = 12 if seed % 2 else 1000  # so that submissions are refused, and tried again
         report = simulate(seed, most_open=most, **changes)
         assert report.violations == [], seed
@@ -139,7 +139,7 @@ MISTAKES = {
     "a newcomer comes last": Mistake(
         task_turns, "first_turn", lambda _: lambda last, waiting, served, ever: ever or 0, "went before"
     ),
-    "work is not stopped": Mistake(worker._Held, "stop", lambda _: lambda self, why: None, "in vain|too long to end"),
+    "work is not stopped": Mistake(worker._Held, "stop", lambda _: lambda self, why: None, "in vain|too long to end|a live worker was taken"),
     "no looks without a bell": Mistake(Worker, "_wait", for_news_alone, "had a free slot|did not end"),
     "needs are not counted down": Mistake(tasks, "_free", lambda _: lambda tx, needing: None, "its needs are left"),
 }

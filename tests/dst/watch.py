@@ -117,6 +117,7 @@ class Watch:
         self._needed_by: dict[str, list[str]] = defaultdict(list)
         self._left_at: dict[tuple[str, int], float] = {}  # when a lease ended
         self._cancelled_at: dict[str, float] = {}  # when the end of running work was asked for
+        self._granted_at: dict[str, float] = {}  # when a lease was last made to hold
         self._lost_at: dict[str, float] = {}  # when the lease of a lost worker was over
         self._skipped: Counter[tuple[str, str]] = Counter()  # by worker and kind
         self._ready_at: dict[str, float] = {}
@@ -233,6 +234,8 @@ class Watch:
             self._newcomers[row.id] = Counter()
 
     def _leased(self, old: Row, new: Row, piece: Piece | None, said: Callable[[], str]) -> None:
+        if old.lease_until != new.lease_until:
+            self._granted_at[new.id] = self.machine.now
         if old.state == "leased" and old.lease_epoch == new.lease_epoch:  # renewed, or to be cancelled
             self._must((old.worker, old.deliveries) == (new.worker, new.deliveries), said)
             if new.cancel_requested and not old.cancel_requested:
@@ -258,13 +261,12 @@ class Watch:
             return
         self._must(old.lease_until < self._at, lambda: f"taken back before its lease was over: {said()}")
         self.counts["lapses"] += 1
-        until = old.lease_until - self.disk.ahead
         if new.state == "ready":
-            self._lost_at[new.id] = until
+            self._lost_at[new.id] = old.lease_until - self.disk.ahead
         seat = self.seats[old.worker]
         calm = max(seat.process.calm_since(), self.disk.calm_since())
         self._must(
-            calm > until - seat.lease - SLACK or old.id in self.deaf,
+            calm > self._granted_at[old.id] - SLACK or old.id in self.deaf,
             lambda: f"a live worker was taken its task (calm since {calm:.3f}): {said()}",
         )
 

@@ -36,7 +36,7 @@ from .plan import FORGOTTEN, NOBODY, Plan, plan_of, work_of
 from .watch import COLUMNS, SLACK, Piece, Seat, Watch, does
 
 T = TypeVar("T")
-AGED, RETRY, LOOKS = 2.0, 1.0, (1.0, 5.0)  # seconds; the program's own would make a simulation last for minutes
+AGED, RETRY, LOOKS = 2.0, 0.5, (0.5, 3.0)  # seconds; the program's own would make a simulation last for minutes
 LATEST = 150.0  # seconds after the last fault, until which everything has ended
 LOOK = 0.25  # seconds
 
