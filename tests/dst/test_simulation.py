@@ -139,7 +139,9 @@ MISTAKES = {
     "a newcomer comes last": Mistake(
         task_turns, "first_turn", lambda _: lambda last, waiting, served, ever: ever or 0, "went before"
     ),
-    "work is not stopped": Mistake(worker._Held, "stop", lambda _: lambda self, why: None, "in vain|too long to end|a live worker was taken"),
+    "work is not stopped": Mistake(
+        worker._Held, "stop", lambda _: lambda self, why: None, "in vain|too long to end|a live worker was taken"
+    ),
     "no looks without a bell": Mistake(Worker, "_wait", for_news_alone, "had a free slot|did not end"),
     "needs are not counted down": Mistake(tasks, "_free", lambda _: lambda tx, needing: None, "its needs are left"),
 }

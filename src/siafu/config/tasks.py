@@ -18,6 +18,9 @@ from siafu.store.database import Database
 from siafu.store.task_desk import TaskDesk
 from siafu.store.task_schema import MIGRATIONS
 from siafu.store.tasks import TaskStore
+from siafu.store.workers import Workers
+
+_warn = logging.getLogger("siafu").warning
 
 
 @contextlib.asynccontextmanager
@@ -43,7 +46,7 @@ async def task_bell(
     database: Database,
     *,
     reader: str | None = None,
-    notice: Callable[[str], None] = logging.getLogger("siafu").warning,
+    notice: Callable[[str], None] = _warn,
 ) -> AsyncIterator[Doorbell]:
     """The bell of the tasks in `database`: through Redis if the settings name one, else through PostgreSQL. reader: the
     worker that is to hear it, a name that nobody else has ever; None = it is only to be rung. notice: told when Redis
@@ -64,11 +67,11 @@ async def task_bell(
 
 
 @contextlib.asynccontextmanager
-async def task_store(settings: Settings) -> AsyncIterator[TaskStore]:
-    """Where tasks are submitted. Raises: ConfigError, StoreError."""
+async def task_store(settings: Settings, *, notice: Callable[[str], None] = _warn) -> AsyncIterator[TaskStore]:
+    """Where tasks are submitted. notice: as in `task_bell`. Raises: ConfigError, StoreError."""
     async with (
         task_database(settings) as database,
-        task_bell(settings, database) as bell,
+        task_bell(settings, database, notice=notice) as bell,
         contextlib.aclosing(opened_store(settings, database, bell)) as store,
     ):
         yield store
@@ -84,6 +87,13 @@ async def task_desk(settings: Settings) -> AsyncIterator[TaskDesk]:
     """The people's side. Raises: ConfigError, StoreError."""
     async with task_database(settings) as database:
         yield TaskDesk(database)
+
+
+@contextlib.asynccontextmanager
+async def task_workers(settings: Settings) -> AsyncIterator[Workers]:
+    """Who works on the tasks. Raises: ConfigError, StoreError."""
+    async with task_database(settings) as database:
+        yield Workers(database)
 
 
 def _check_reach(settings: Settings) -> None:

@@ -73,6 +73,15 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "usd_pico {integer}, PRIMARY KEY (task, path, seq)) {strict}",
     ),
     (
+        # Who works: a row lives as long as its worker says so (store/workers.py). skew: seconds by which its host's
+        # clock is ahead of the database's.
+        "CREATE TABLE worker (name TEXT PRIMARY KEY, host TEXT NOT NULL, pid {integer} NOT NULL, "
+        "version TEXT NOT NULL, slots {integer} NOT NULL, least {integer} NOT NULL, most {integer} NOT NULL, "
+        "draining {integer} NOT NULL, began_at {real} NOT NULL, seen_at {real} NOT NULL, skew {real} NOT NULL) "
+        "{strict}",
+        "CREATE INDEX task_dead ON task (created_at, id) WHERE state = 'dead_letter'",
+    ),
+    (
         # What these tasks are called elsewhere, where several databases meet (in a Redis). One row.
         "CREATE TABLE task_place (id TEXT PRIMARY KEY) {strict}",
         "{sqlite} INSERT INTO task_place (id) VALUES (lower(hex(randomblob(16))))",
