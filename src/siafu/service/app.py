@@ -129,6 +129,8 @@ class App:
         priority = priority_of(x.header(b"x-siafu-priority"), key)
         task = task_name(key, x.id)
         with self._place(x, task, priority), nullcontext() if holder is None else holder.request(x.arrived):
+            if holder is not None:
+                await holder.join(x.arrived)
             self._arriving.begin(x.id, x)
             asked = read_request(await x.body())
             self._arriving.end(x.id)
