@@ -17,7 +17,7 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 
 from siafu.errors import StoreError, StoreLocked
-from siafu.store.database import LEAST_WAIT, WAIT_SECONDS, Transaction, Values
+from siafu.store.database import _ONLY, LEAST_WAIT, WAIT_SECONDS, Transaction, Values
 from siafu.store.dialect import Dialect, spoken
 from siafu.store.task_schema import MIGRATIONS
 
@@ -64,13 +64,13 @@ class Disk:
         self.holder: Connection | None = None
         self.waiting: list[Connection] = []
         self.db = sqlite3.connect(":memory:", isolation_level=None, cached_statements=500)
-        self.db.create_function("virtual_now", 0, lambda: round(self.clock(), 3))
+        self.db.create_function("virtual_now", 0, self.clock)
         self.db.create_function("changed", -1, watch.changed)
         self.db.execute("PRAGMA foreign_keys = ON")
         for step in MIGRATIONS:
             for statement in step:
-                if not statement.startswith("{postgresql}"):
-                    self.db.execute(sql_of(statement.removeprefix("{sqlite}")))
+                if not (only := _ONLY.match(statement)) or only[1] == "sqlite":
+                    self.db.execute(sql_of(statement[only.end() if only else 0 :]))
         for table, names in columns.items():
             for event, row in (("INSERT", "NEW"), ("UPDATE", "NEW"), ("DELETE", "OLD")):
                 values = ", ".join(
@@ -81,7 +81,8 @@ class Disk:
                 )
 
     def clock(self) -> float:
-        return self.machine.now + self.ahead
+        """Seconds since 1970, in milliseconds as SQLite has them."""
+        return round(self.machine.now + self.ahead, 3)
 
     def calm_since(self) -> float:
         """Since when it answers quickly; infinite when it does not now."""

@@ -22,8 +22,8 @@ NOBODY = float("inf")  # comes to look after it
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """seconds: until nothing goes wrong any more. batches: of submissions. every: steps from one fault to the next, on
     average. does: what work does. wired: bells ring in all processes. people: seconds between what they do.
-    until_empty: some workers end by themselves when nothing is left to do.
-    poison: the first task kills its worker, and nothing else goes wrong.
+    until_empty: some workers end by themselves when nothing is left to do. poison: the first task kills its worker, and
+    nothing else goes wrong. resized: workers are given other numbers of slots while they work.
     """
 
     lease: float
@@ -49,6 +49,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     most_open: int
     until_empty: bool
     poison: bool
+    resized: bool
 
 
 def plan_of(rng: random.Random) -> Plan:
@@ -84,6 +85,7 @@ def plan_of(rng: random.Random) -> Plan:
         most_open=30 if rng.random() < 0.1 else 1000,
         until_empty=rng.random() < 0.3,
         poison=poison,
+        resized=rng.random() < 0.3,
     )
 
 

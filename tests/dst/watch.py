@@ -89,7 +89,6 @@ class Seat(msgspec.Struct):
     process: Process
     worker: Worker
     lease: float
-    slots: int
     poll: float
     able_since: float
     closing_since: float | None = None
@@ -106,7 +105,7 @@ class Watch:
         self.rows: dict[str, Row] = {}
         self.seats: dict[str, Seat] = {}
         self.done: dict[str, str] = {}  # by id, also of what was removed: how it ended
-        self.asked: Counter[tuple[str, int]] = Counter()  # calls of the model, by task and step
+        self.asked: set[tuple[str, int, int]] = set()  # calls of the model: task, step and epoch
         self.paid: dict[str, set[str]] = defaultdict(set)  # keys of effects that happened, by task
         self.journal: dict[tuple[str, int], int] = {}  # the epoch under which a step of a task was written
         self.lives: Counter[str] = Counter()  # how often a task was begun: accepted, or retried by people
@@ -374,7 +373,7 @@ class Watch:
                         self.wrong(f"{seat.process.name} had a free slot, and did not take {row} (lost: {lost_at})")
 
     def _able(self, seat: Seat) -> bool:
-        free = seat.slots > len(seat.worker._held)
+        free = seat.worker.slots > seat.worker.busy
         if not free or seat.closing_since is not None or seat.worker.tally.halt is not None:
             seat.able_since = self.machine.now
         seat.able_since = max(seat.able_since, seat.process.calm_since())
@@ -398,9 +397,9 @@ class Watch:
             lambda: f"{process.name} works on {id} under epoch {epoch} for {late:.3f} s in vain: {row}",
         )
         if seq is not None:
-            self.asked[id, seq] += 1
-            before = self.journal.get((id, seq), epoch)
-            self._must(before >= epoch, lambda: f"{process.name} asks again for step {seq} of {id}")
+            twice = (id, seq, epoch) in self.asked or self.journal.get((id, seq), epoch) < epoch
+            self._must(not twice, lambda: f"{process.name} asks again for step {seq} of {id}")
+            self.asked.add((id, seq, epoch))
 
     def pays(self, process: Process, id: str, key: str) -> None:
         self.machine.note(process.name, f"pays for {id} with {key[:8]}")

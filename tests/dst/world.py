@@ -118,6 +118,10 @@ class WatchedStore(TaskStore):
 
 
 class World:
+    """`run` it, take its `report`, and `bury` it. accepted: ids that clients were told. known: by tenant and key, what
+    they stand for. batch: what a client is submitting, over its death; left: submissions to come.
+    """
+
     def __init__(self, seed: int, changes: dict[str, Any]) -> None:
         rng = self.rng = random.Random(seed)
         self.plan: Plan = msgspec.structs.replace(plan_of(rng), **changes)
@@ -155,9 +159,8 @@ class World:
             if self.left:
                 self.watch.wrong(f"{self.left} submissions were not accepted")
             self.watch.settled(self.accepted)
-            if self.plan.poison and [id for id, state in self.watch.done.items() if state == "dead_letter"] != [
-                "t_0001"
-            ]:
+            dead = [id for id, state in self.watch.done.items() if state == "dead_letter"]
+            if self.plan.poison and dead != ["t_0001"]:
                 self.watch.wrong(f"the poison did not die alone: {self.watch.done}")
 
     def report(self, seed: int) -> Report:
@@ -208,10 +211,10 @@ class World:
         def ring(tasks: Collection[str]) -> None:
             for process, bell in self.bells.items():
                 if process is source and self.rng.random() >= self.plan.lost:
-                    bell.ring()
+                    bell.ring(tasks)
                 elif self.plan.wired and process.alive and self.rng.random() >= self.plan.lost:
                     for _ in range(1 + (self.rng.random() < self.plan.doubled)):
-                        call = partial(process.call_soon_threadsafe, bell.ring)
+                        call = partial(process.call_soon_threadsafe, bell.ring, tasks)
                         self.machine.after(self.machine.between(0.0, 0.3), call)
 
         return ring
@@ -228,7 +231,7 @@ class World:
         handlers = dict.fromkeys(plan.kinds, labour)
         worker = Worker(process.name, store, handlers, self.bells[process], self.clock, options)
         stops = self.stops[process.name] = Stops(asyncio.Event(), asyncio.Event())
-        self.watch.seats[process.name] = Seat(process, worker, plan.lease, plan.slots, plan.poll, self.machine.now)
+        self.watch.seats[process.name] = Seat(process, worker, plan.lease, plan.poll, self.machine.now)
         process.on_death.append(self._died)
 
         async def main() -> None:
@@ -410,6 +413,9 @@ class World:
         if self.disk.closed:
             return
         self.watch.look()
+        for seat in self.watch.seats.values():
+            if self.plan.resized and self.rng.random() < 0.05:
+                seat.worker.slots = self.rng.randint(1, 2 * self.plan.slots)
         idle = self.calm and self.people_left and not self.left
         if idle and not self.closing and len(self.watch.done) == len(self.watch.lives):
             self.closing = True

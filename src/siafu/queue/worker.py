@@ -19,6 +19,8 @@ from siafu.border.secrets import redact
 from siafu.border.stopping import Stops
 from siafu.border.text import clean
 from siafu.errors import Fenced, StoreError
+from siafu.observe import spans
+from siafu.observe.figures import Family
 from siafu.pace.clock import Clock
 from siafu.queue.doorbell import Doorbell
 from siafu.store.task_backlog import MAX_OPEN
@@ -167,6 +169,23 @@ class Worker:
         """Tasks that it holds."""
         return len(self._held)
 
+    def families(self) -> list[Family]:
+        """What it has done and does, as metrics."""
+        tally, ended = self.tally, [((state,), float(n)) for state, n in self.tally.left.items() if state in TERMINAL]
+        return [
+            Family("siafu_worker_slots", "gauge", "Tasks at once", (), [((), self.slots)]),
+            Family("siafu_worker_busy_slots", "gauge", "Tasks that it holds now", (), [((), self.busy)]),
+            Family("siafu_worker_deliveries", "counter", "Tasks that it was given", (), [((), tally.claimed)]),
+            Family("siafu_worker_tasks_ended", "counter", "Tasks that it ended, by state", ("state",), ended),
+            Family(
+                "siafu_worker_fenced",
+                "counter",
+                "Tasks that were another's when it ended them",
+                (),
+                [((), tally.fenced)],
+            ),
+        ]
+
     async def run(self, stops: Stops) -> Tally:
         """Work until `stops` asks for an end, or the options say so. The first ask lets running tasks end, for the time
         of grace, and hands the others back; `stops.hurry` hands back at once.
@@ -293,7 +312,8 @@ class Worker:
             return Expired()
 
         async def perform() -> Outcome:
-            return await self._handlers[lease.kind](lease, TaskJournal(self._store, lease))
+            with spans.under(lease.trace):
+                return await self._handlers[lease.kind](lease, TaskJournal(self._store, lease))
 
         work = asyncio.create_task(perform())
         stopped: asyncio.Task[Any] = asyncio.create_task(held.stopped.wait())

@@ -31,13 +31,14 @@ class Exchange:
     it.
     """
 
-    __slots__ = ("_headers", "_receive", "_send", "_task", "arrived", "id", "scope", "started", "why")
+    __slots__ = ("_headers", "_receive", "_send", "_task", "arrived", "id", "scope", "started", "status", "why")
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, arrived: float) -> None:
         self.scope = scope
         self.arrived = arrived
         self.id = f"req_{_process}{next(_numbers):012x}"
         self.started = False
+        self.status = 0  # once the answer has begun
         self.why: Why = ""
         self._receive = receive
         self._send = send
@@ -108,7 +109,7 @@ class Exchange:
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     async def begin(self, status: int, headers: Sequence[Header]) -> None:
-        self.started = True
+        self.started, self.status = True, status
         id = self.id.encode()
         own = ((b"x-request-id", id), (b"x-siafu-request-id", id))  # the first is what OpenAI's clients look for
         await self._send({"type": "http.response.start", "status": status, "headers": [*own, *headers]})

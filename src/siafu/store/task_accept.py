@@ -107,7 +107,7 @@ def _missing(tx: Transaction, row: dict[str, Any]) -> NotAccepted | None:
     return None
 
 
-_TEXTS = ("id", "kind", "run", "tenant", "customer", "once", "payload", "print", "state")
+_TEXTS = ("id", "kind", "run", "tenant", "customer", "once", "payload", "print", "state", "trace")
 _INTEGERS = ("priority", "turn", "deps_left")
 _INSERT = (
     f"INSERT INTO task ({', '.join(_TEXTS + _INTEGERS)}, created_at, ready_at, deadline_at) "

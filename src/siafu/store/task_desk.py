@@ -150,7 +150,7 @@ class TaskDesk:
                 if task.state in ENDED_BADLY and not lacking:
                     left = sum(need["state"] != "succeeded" for need in states)
                     if not left:
-                        line_up(tx, [task])
+                        line_up(tx, [msgspec.structs.asdict(task)])
                     again += tx.change(
                         "UPDATE task SET state = :state, ready_at = {now}, ended_at = NULL, deliveries = 0, "
                         "lapses = 0, deps_left = :left, cancel_requested = 0, waits_since = NULL, "

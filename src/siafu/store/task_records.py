@@ -22,6 +22,7 @@ import msgspec
 from siafu.border.canonical import fingerprint
 from siafu.border.text import clean, preview
 from siafu.errors import InputError
+from siafu.observe.spans import traceparent
 
 State = Literal["blocked", "ready", "leased", "waiting", "succeeded", "failed", "cancelled", "expired", "dead_letter"]
 TERMINAL = ("succeeded", "failed", "cancelled", "expired", "dead_letter")
@@ -39,7 +40,7 @@ class NewTask(msgspec.Struct, frozen=True, kw_only=True):
     """What is submitted. kind: which work it is. payload: JSON. run: a name under which tasks are found together.
     customer: whose data it holds. once: idempotency key within the tenant; None = none. priority: 1 (first) to 3.
     deadline: seconds from its acceptance after which it expires; None = never. needs: ids of tasks of the same tenant
-    that must succeed first.
+    that must succeed first. trace: the traceparent under which it is done, empty = none.
     """
 
     kind: str
@@ -51,6 +52,7 @@ class NewTask(msgspec.Struct, frozen=True, kw_only=True):
     priority: int = 2
     deadline: float | None = None
     needs: tuple[str, ...] = ()
+    trace: str = ""
 
 
 class Accepted(msgspec.Struct, frozen=True, kw_only=True):
@@ -105,6 +107,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     message: str
     result: str | None
     ended_at: float | None
+    trace: str
 
 
 class Lease(msgspec.Struct, frozen=True, kw_only=True):
@@ -125,6 +128,7 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True):
     retried: bool
     begun: bool
     suspect: bool
+    trace: str = ""
 
 
 class Succeeded(msgspec.Struct, frozen=True):
@@ -257,8 +261,12 @@ def checked(task: NewTask) -> NewTask:
         value = getattr(task, name) or ""
         if len(value) > 400 or (name in ("kind", "once") and getattr(task, name) == ""):
             raise InputError(f"the {name} of a task has 1 to 400 characters, not {len(value)}: {preview(value, 40)!r}")
-    cleaned = {name: clean(value) for name, value in msgspec.structs.asdict(task).items() if isinstance(value, str)}
-    return msgspec.structs.replace(task, **cleaned)
+    cleaned = {
+        name: clean(value)
+        for name, value in msgspec.structs.asdict(task).items()
+        if isinstance(value, str) and name != "trace"
+    }
+    return msgspec.structs.replace(task, **cleaned, trace=traceparent(task.trace))
 
 
 def body_print(task: NewTask) -> str:

@@ -5,11 +5,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from siafu.store.database import Transaction
-from siafu.store.task_records import Task, first_turn
+from siafu.store.task_records import first_turn
 
 _TURNS = (
     "SELECT (SELECT last FROM task_turn WHERE kind = :kind AND priority = :priority AND tenant = :tenant) AS last,"
@@ -40,12 +40,9 @@ def give_turns(tx: Transaction, rows: Sequence[dict[str, Any]]) -> None:
             row["turn"] = turn + number
 
 
-def line_up(tx: Transaction, tasks: Sequence[Task]) -> None:
-    """Give tasks that are about to become ready, of any tenants, their turns; the first accepted goes first."""
-    rows: list[dict[str, Any]] = [
-        {"id": task.id, "kind": task.kind, "priority": task.priority, "tenant": task.tenant}
-        for task in sorted(tasks, key=lambda task: (task.created_at, task.id))
-    ]
-    give_turns(tx, rows)
-    for row in rows:
+def line_up(tx: Transaction, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Give tasks that are about to become ready, of any tenants, their turns; the first one first."""
+    mine = [dict(row) for row in rows]
+    give_turns(tx, mine)
+    for row in mine:
         tx.change("UPDATE task SET turn = :turn WHERE id = :id", id=row["id"], turn=row["turn"])

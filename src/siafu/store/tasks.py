@@ -49,6 +49,7 @@ _READY = "WHERE state = 'ready' AND kind = :kind AND lapses"
 _NEXT = f"{_READY} < 2 ORDER BY priority, turn, created_at"
 _OLDEST = f"{_READY} < 2 AND ready_at <= :aged ORDER BY ready_at"
 _SUSPECT = f"{_READY} >= 2 ORDER BY priority, turn, created_at"
+_NEEDING = "state = 'blocked' AND id IN (SELECT task FROM task_need WHERE needs = :id)"
 _ENTRY, _TASK = JournalEntry.__struct_fields__, Task.__struct_fields__
 # Without what is large and decides nothing: many may be looked at together.
 _DECIDING = ", ".join(f"'' AS {name}" if name in ("payload", "result") else name for name in _TASK) + ", {now} AS now"
@@ -241,30 +242,24 @@ def finish(tx: Transaction, ending: Sequence[tuple[Task, Move]]) -> set[str]:
 
 
 def _free(tx: Transaction, ended: str) -> int:
-    """One of the needs of those that wait for `ended` is met; how many they are."""
-    tasks = _waiting_for(tx, ended)
-    line_up(tx, [task for task in tasks if task.deps_left == 1])
-    for task in tasks:
+    """What needs a task needs one less; returns how many that are."""
+    columns = "id, kind, priority, tenant, deps_left"
+    rows = tx.rows(f"SELECT {columns} FROM task WHERE {_NEEDING} ORDER BY created_at, id {{for_update}}", id=ended)
+    line_up(tx, [row for row in rows if row["deps_left"] == 1])
+    if rows:
         tx.change(
             "UPDATE task SET deps_left = deps_left - 1, ready_at = {now}, "
-            "state = CASE WHEN deps_left = 1 THEN 'ready' ELSE 'blocked' END WHERE id = :id",
-            id=task.id,
+            f"state = CASE WHEN deps_left = 1 THEN 'ready' ELSE 'blocked' END WHERE {_NEEDING}",
+            id=ended,
         )
-    return len(tasks)
+    return len(rows)
 
 
 def _ending_with(tx: Transaction, ended: str) -> list[tuple[Task, Move]]:
     """Those that need a task which did not succeed."""
     gone = Move(state="cancelled", code="need_failed", message=f"it needs the task {ended}, which did not succeed")
-    return [(task, gone) for task in _waiting_for(tx, ended)]
-
-
-def _waiting_for(tx: Transaction, needed: str) -> list[Task]:
-    sql = (
-        "SELECT * FROM task WHERE state = 'blocked' AND id IN (SELECT task FROM task_need WHERE needs = :id) "
-        "ORDER BY id {for_update}"
-    )
-    return [as_task(row) for row in tx.rows(sql, id=needed)]
+    rows = tx.rows(f"SELECT * FROM task WHERE {_NEEDING} ORDER BY id {{for_update}}", id=ended)
+    return [(as_task(row), gone) for row in rows]
 
 
 def sweep(tx: Transaction) -> int:
@@ -309,6 +304,7 @@ def _as_lease(row: Mapping[str, Any]) -> Lease:
         retried=row["code"] != "",
         begun=row["lease_epoch"] > 1,
         suspect=row["lapses"] >= 2,
+        trace=row["trace"],
     )
 
 

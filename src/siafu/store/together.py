@@ -26,6 +26,7 @@ class Together:
 
     def __init__(self, database: Database) -> None:
         self.database = database
+        self.commits = self.operations = 0  # so far
         self._asked: list[_Asked] = []
         self._committing: asyncio.Task[None] | None = None
 
@@ -80,6 +81,8 @@ class Together:
             for *_, future in batch:
                 future.cancel()
             raise
+        self.commits += 1
+        self.operations += len(batch)
         for asked, found in zip(shared.values(), values, strict=True):
             for (_, future), value in zip(asked, found, strict=True):
                 if not future.done():
