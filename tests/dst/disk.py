@@ -7,6 +7,7 @@ killed is rolled back. How long each takes, and which fail, the seed decides.
 from __future__ import annotations
 
 import asyncio
+import re
 import sqlite3
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +17,8 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 
 from siafu.errors import StoreError, StoreLocked
-from siafu.store.database import _ONLY, LEAST_WAIT, WAIT_SECONDS, Dialect, Transaction, Value, _statement
+from siafu.store.database import _ONLY, LEAST_WAIT, WAIT_SECONDS, Transaction, Values
+from siafu.store.dialect import Dialect, spoken
 from siafu.store.task_schema import MIGRATIONS
 
 from .machine import Machine, Process
@@ -114,7 +116,7 @@ class Connection:
         self._stuck = False
         process.on_death.append(self._lost)
 
-    async def run(self, work: Callable[[Transaction], T], *, seconds: float | None = None) -> T:
+    async def run(self, work: Callable[[Transaction], T], *, seconds: float | None = None, whole: bool = False) -> T:
         if self.disk.closed:
             raise StoreError("the simulation is over")
         loop, now = asyncio.get_running_loop(), self.disk.machine.now
@@ -233,15 +235,24 @@ class _Transaction:
     def __init__(self, db: sqlite3.Connection) -> None:
         self._db = db
 
-    def change(self, sql: str, /, **values: Value) -> int:
-        return max(self._db.execute(sql_of(sql), values).rowcount, 0)
+    def change(self, sql: str, /, **values: Values) -> int:
+        return max(self._execute(sql, values).rowcount, 0)
 
-    def rows(self, sql: str, /, **values: Value) -> list[Mapping[str, Any]]:
-        cursor = self._db.execute(sql_of(sql), values)
+    def rows(self, sql: str, /, **values: Values) -> list[Mapping[str, Any]]:
+        cursor = self._execute(sql, values)
         names = [each[0] for each in cursor.description]
         return [dict(zip(names, row, strict=True)) for row in cursor]
 
-    def row(self, sql: str, /, **values: Value) -> Mapping[str, Any] | None:
+    def _execute(self, sql: str, values: Mapping[str, Values]) -> sqlite3.Cursor:
+        text, bound = sql_of(sql), dict[str, Any](values)
+        for name, value in values.items():
+            if isinstance(value, list):
+                each = {f"{name}_{n}": one for n, one in enumerate(bound.pop(name))}
+                text = re.sub(rf":{name}\b", f"({', '.join(f':{one}' for one in each)})", text)
+                bound |= each
+        return self._db.execute(text, bound)
+
+    def row(self, sql: str, /, **values: Values) -> Mapping[str, Any] | None:
         found = self.rows(sql, **values)
         return found[0] if found else None
 
@@ -249,4 +260,4 @@ class _Transaction:
 @lru_cache(1024)
 def sql_of(sql: str) -> str:
     """The statement as SQLite is given it, with the virtual clock."""
-    return _statement(sql.replace("{now}", "virtual_now()"), "sqlite").text
+    return spoken(sql.replace("{now}", "virtual_now()"), "sqlite")

@@ -10,7 +10,7 @@ import hashlib
 import logging
 import random
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from typing import Any, TypeVar, cast
 
@@ -90,8 +90,10 @@ class WatchedTogether(Together):
         super().__init__(database)
         self._watch = watch
 
-    async def run(self, work: Callable[[Any], T]) -> T:
-        return await super().run(self._watch.piece(work))
+    async def share(self, work: Callable[[Any, list[Any]], Sequence[T]], given: Any) -> T:
+        """Each for itself, so that every change has its piece of work."""
+        piece = self._watch.piece(lambda tx: work(tx, [given])[0])
+        return await super().share(lambda tx, _: [piece(tx)], None)
 
 
 class WatchedStore(TaskStore):

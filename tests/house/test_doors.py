@@ -25,7 +25,7 @@ DOORS: dict[str, tuple[str, ...]] = {
     "prometheus_client": ("observe/scrape.py",),
     "rich": ("cli/",),
     "uvicorn": ("border/web.py", "apps/support/shop/over_http.py", "service/server.py", "bench/serve/bare.py"),
-    "redis": ("store/redis.py",),
+    "redis": ("store/redis.py", "bench/queue/clients/redis_streams.py"),
     "sqlalchemy": ("store/database.py", "store/address.py"),
     "uvloop": ("cli/", "bench/"),
     "openai": ("bench/gateway/clients/",),
@@ -33,6 +33,12 @@ DOORS: dict[str, tuple[str, ...]] = {
     "langchain_openai": ("bench/gateway/clients/langchain_chat.py",),
     "pydantic_ai": ("bench/gateway/clients/pydantic_ai_agent.py",),
     "msgspec": ("",),
+    "arq": ("bench/queue/clients/arq_jobs.py",),
+    "celery": ("bench/queue/clients/celery_tasks.py",),
+    "dbos": ("bench/queue/clients/dbos_workflows.py",),
+    "streaq": ("bench/queue/clients/streaq_tasks.py",),
+    "taskiq": ("bench/queue/clients/taskiq_tasks.py",),
+    "taskiq_redis": ("bench/queue/clients/taskiq_tasks.py",),
     "xllamacpp": ("bench/demo/local.py",),
 }
 STANDARD_BUT_GUARDED = {"sqlite3", "csv"}  # nothing is written for spreadsheets, which run what looks like a formula

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from siafu.errors import InputError
 from siafu.pace.clock import VirtualClock
-from siafu.service.access import Holder, KeyRing, Minute, check_browser
+from siafu.service.access import Holder, KeyRing, Minute, check_browser, priority_of
 from siafu.service.refusals import Refused
 from siafu.store.client_keys import MIGRATIONS, ClientKey, ClientKeys, KeyTerms, hash_of
 from siafu.store.database import Database
@@ -91,8 +91,9 @@ def status(ring: KeyRing, authorization: list[bytes], address: str = "a") -> int
 
 async def test_a_key_is_kept_as_it_was_made(keys: ClientKeys) -> None:
     terms = KeyTerms(
-        name="웹", models=("gpt-*", "m"), customer="kim", tenant="t", day_pico=5, total_pico=7, rpm=3, concurrency=2
-    )
+        name="웹", models=("gpt-*", "m"), customer="kim", tenant="t", day_pico=5, total_pico=7, rpm=3, concurrency=2,
+        priority=1,
+    )  # fmt: skip
     key, secret = await keys.create(terms, seconds=60)
     assert [key] == await keys.all()
     assert key.terms == terms
@@ -187,3 +188,18 @@ def test_a_key_has_so_many_requests_at_once_and_in_a_minute() -> None:
     assert (caught.value.status, caught.value.wait) == (429, 58.0)
     with one.request(60.0):
         pass
+
+
+@pytest.mark.parametrize(
+    ("told", "best", "priority"), [("", None, 2), ("1", None, 1), ("3", None, 3), ("", 3, 3), ("1", 2, 2), ("3", 1, 3)]
+)
+def test_a_client_gets_no_better_priority_than_its_key_has(told: str, best: int | None, priority: int) -> None:
+    key = None if best is None else holder(priority=best).key
+    assert priority_of(told, key) == priority
+
+
+@pytest.mark.parametrize("told", ["0", "4", "first", "1, 1", "\u0661"])
+def test_a_priority_that_is_none_is_refused(told: str) -> None:
+    with pytest.raises(Refused, match="x-siafu-priority") as caught:
+        priority_of(told, None)
+    assert caught.value.status == 400

@@ -67,6 +67,28 @@ async def test_a_stream_from_an_upstream_that_does_not_stream(tmp_path: Path) ->
     assert (usage["choices"], usage["usage"]["total_tokens"]) == ([], 12)
 
 
+async def test_g18_when_it_is_full_a_lower_priority_that_was_not_sent_yet_makes_room(tmp_path: Path) -> None:
+    slow = Slow()
+    async with server(tmp_path, slow, bounds=Bounds(at_once=3)) as served:
+        asked = []
+        for priority in ("2", "3", "3"):
+            asked.append(asyncio.create_task(served.ask(x_siafu_priority=priority)))
+            await until(lambda: len(slow.contexts) == len(asked))
+        assert (await served.ask(x_siafu_priority="3"))[0] == 429, "its equals do not make room"
+        first = asyncio.create_task(served.ask(x_siafu_priority="1"))
+        status, headers, body = await asked.pop()
+        assert (status, body["error"]["code"]) == (429, "queue_full")
+        assert int(headers["retry-after"]) >= 1 and "made room" in body["error"]["message"]
+        served.app._queued.end(slow.contexts[1].task)  # it was sent
+        await until(lambda: len(slow.contexts) == 4)
+        second = asyncio.create_task(served.ask(x_siafu_priority="1"))
+        assert (await asked.pop(0))[0] == 429, "the next lowest"
+        assert (await served.ask(x_siafu_priority="1"))[0] == 429, "nobody is left who could make room"
+        slow.go.set()
+        assert [(await each)[0] for each in (first, second, *asked)] == [200, 200, 200]
+    assert [context.priority for context in slow.contexts] == [2, 3, 3, 1, 1]
+
+
 async def test_sec1_without_a_key_only_health_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(access, "WRONG_KEYS_AT_ONCE", 100)
     async with server(tmp_path) as served:

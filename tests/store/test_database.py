@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,7 +15,7 @@ import pytest
 
 from siafu.errors import Conflict, InputError, StoreError
 from siafu.store.append_only import append_only
-from siafu.store.database import POSTGRESQL_THREADS, Database, Transaction, Value
+from siafu.store.database import POSTGRESQL_THREADS, Database, Transaction, Value, Values
 from store.database_child import TABLES
 
 
@@ -43,7 +44,7 @@ def names(database: Database) -> list[str]:
     return [row["name"] for row in rows(database, "SELECT name FROM thing ORDER BY id")]
 
 
-def rows(database: Database, sql: str, **values: Value) -> list[Mapping[str, Any]]:
+def rows(database: Database, sql: str, **values: Values) -> list[Mapping[str, Any]]:
     return database.transact(lambda tx: tx.rows(sql, **values))
 
 
@@ -91,6 +92,22 @@ def test_a_value_may_be_null_wherever_it_stands(database: Database) -> None:
     sql = "SELECT name FROM thing WHERE :name IS NULL OR name = :name"
     assert rows(database, sql, name=None) == [{"name": "첫째"}]
     assert rows(database, sql, name="둘째") == []
+
+
+def test_rows_are_given_as_json(database: Database) -> None:
+    told = [(text, number) for (text, *_), number in zip(VALUES, (1.5, None, 3.0), strict=True)]
+    given = json.dumps([{"n": n, "a": text, "b": number} for n, (text, number) in enumerate(told)])
+    sql = "SELECT {given.a} AS a, CAST({given.b} AS {real}) AS b FROM {given} ORDER BY CAST({given.n} AS {integer})"
+    assert [(each["a"], each["b"]) for each in rows(database, sql, given=given)] == told
+
+
+def test_a_list_stands_behind_in(database: Database) -> None:
+    add(database, "둘째", "셋째")
+    sql = "SELECT name FROM thing WHERE name IN :names AND amount IN :amounts ORDER BY id"
+    found = rows(database, sql, names=["셋째", "첫째", "없다"], amounts=(0, 7))
+    assert [each["name"] for each in found] == ["첫째", "셋째"]
+    with pytest.raises(StoreError, match="names holds a NUL"):
+        rows(database, sql, names=["첫째", "\0"], amounts=[0])
 
 
 def test_integers_are_summed_to_an_integer(database: Database) -> None:
@@ -217,6 +234,18 @@ def test_an_error_that_work_swallows_is_told_and_nothing_is_kept(database: Datab
 
     with pytest.raises(StoreError, match="the test's database"):
         database.transact(work)
+    assert names(database) == ["첫째"]
+
+
+def test_no_conflict_is_caught_in_a_transaction_that_is_a_whole(database: Database) -> None:
+    def work(tx: Transaction) -> None:
+        with pytest.raises(Conflict):
+            tx.change("INSERT INTO thing (name) VALUES ('첫째')")
+        with pytest.raises(Conflict):
+            tx.change("INSERT INTO thing (name) VALUES ('after')")
+
+    with pytest.raises(Conflict):
+        database.transact(work, whole=True)
     assert names(database) == ["첫째"]
 
 

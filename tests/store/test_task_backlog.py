@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
 from siafu.errors import BacklogFull, InputError, StoreError
-from siafu.store import task_backlog
+from siafu.store import task_accept, task_backlog
 from siafu.store.task_backlog import wait
 from siafu.store.task_records import Accepted, NotAccepted
 
@@ -97,15 +98,15 @@ async def test_room_that_was_not_used_comes_back(
     sql_url: str, counted_anew: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with opened(sql_url, 2) as house:
-        run: Callable[..., object] = house.store.together.run
+        share: Callable[..., Awaitable[Any]] = house.store.together.share
 
-        async def broken(work: object) -> object:
-            if getattr(work, "func", None) is task_backlog._count:
-                return await run(work)  # type: ignore[misc]
-            raise StoreError("away")
+        async def broken(work: object, given: object) -> Any:
+            if work is task_accept.accept:
+                raise StoreError("away")
+            return await share(work, given)
 
         with monkeypatch.context() as patch:
-            patch.setattr(house.store.together, "run", broken)
+            patch.setattr(house.store.together, "share", broken)
             with pytest.raises(StoreError, match="away"):
                 await house.one()
         monkeypatch.setattr(task_backlog, "FRESH", 0.0)

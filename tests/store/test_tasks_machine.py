@@ -252,8 +252,9 @@ def play(url: str, steps: Sequence[Step]) -> None:
 
 
 def without_epochs(held: Callable[..., Any]) -> Callable[..., Any]:
-    def mutant(tx: Any, task: str, epoch: int, *, columns: str) -> Any:
-        return tx.row(f"SELECT {columns} FROM task WHERE id = :id AND state = 'leased'", id=task)
+    def mutant(tx: Any, asked: Any, *, columns: str) -> Any:
+        sql = f"SELECT {columns} FROM task WHERE id = :id AND state = 'leased'"
+        return [tx.row(sql, id=id) for id, _ in asked]
 
     return mutant
 

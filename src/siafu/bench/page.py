@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
+from typing import Any
 
 import msgspec
 
@@ -89,6 +90,18 @@ def chart(title: str, bars: Sequence[Bar]) -> str:
         end = at(max(bar.value, bar.high or 0.0))
         parts.append(f'<text x="{end + 8}" y="{top + 15}">{escape(bar.text)}</text>')
     return "\n".join([*parts, "</svg>\n"])
+
+
+def table(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str]) -> list[list[str]]:
+    """A section's table. columns: what each is called."""
+    return [list(columns.values()), *([cell(row[name]) for name in columns] for row in rows)]
+
+
+def cell(value: Any) -> str:
+    """A figure with two places while it is small; None as a dash."""
+    if isinstance(value, float):
+        return f"{value:,.2f}" if abs(value) < 100 else f"{value:,.0f}"
+    return "-" if value is None else str(value)
 
 
 def _table(rows: Sequence[Sequence[str]]) -> str:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
-from typing import Any
 
 import typer
 
+from siafu.cli import bench_work
+from siafu.cli.bench_output import Home, Html, Json, numbers, print_report, progress, writable, write
 from siafu.errors import ConfigError
 
 EPILOG = """\b
@@ -28,18 +28,22 @@ Examples:
       policies of the limiter, in virtual time; some seconds
   siafu bench storm --agents 100,1000,10000
       crowds that an endpoint refuses most of; about half a minute each
+  siafu bench queue
+      durable tasks, beside queues of others
+  siafu bench stages
+      a burst of tasks and an endpoint's limit
+  siafu bench surge
+      a hundred times as many requests for siafu serve
+  siafu bench soak --hours 1
+      the same load for hours: does anything grow?
 """
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False, no_args_is_help=True, epilog=EPILOG)
 
-Home = typer.Option(Path(".siafu"), envvar="SIAFU_HOME", help="Where journals and clients of others are put.")
-Json = typer.Option(False, "--json", help="Print the figures as JSON.")
-Html = typer.Option(None, "--html", metavar="FILE", help="Write charts too: one HTML file that needs no network.")
-
 
 @app.callback()
 def bench() -> None:
-    """Measure siafu beside other clients and servers, its limiter's policies, and a storm of refusals."""
+    """Measure siafu beside other clients, servers and queues, and under load."""
 
 
 @app.command(epilog=EPILOG)
@@ -70,12 +74,12 @@ def gateway(
 
     if loop not in ("auto", "asyncio", "uvloop"):
         raise ConfigError(f"--loop {loop}: write auto, asyncio or uvloop")
-    _writable(html)
+    writable(html)
     if unknown := [name for name in peer if name not in PEERS]:
         raise ConfigError(f"--peer {unknown[0]}: there are {', '.join(PEERS)}")
     report = compare(
         Options(
-            concurrency=_numbers("--concurrency", concurrency),
+            concurrency=numbers("--concurrency", concurrency),
             calls=calls,
             repeats=repeats,
             upstream_ms=upstream_ms,
@@ -84,13 +88,13 @@ def gateway(
             peer_repeats=peer_repeats,
             home=home,
         ),
-        _progress,
+        progress,
     )
     if html is not None:
         missing = [f"Not measured: {name}. {reason}" for name, reason in report.skipped.items()]
-        _write(html, gateway_page(report, [machine_line(report.machine), GATEWAY_LEGEND, *missing]))
+        write(html, gateway_page(report, [machine_line(report.machine), GATEWAY_LEGEND, *missing]))
     if json:
-        _print(report)
+        print_report(report)
     else:
         show_gateway(report)
     if any(row["errors"] for row in report.rows if row["client"] not in {each.name for each in PEERS.values()}):
@@ -119,15 +123,15 @@ def serve(
 
     if load not in ("auto", "wrk", "own"):
         raise ConfigError(f"--load {load}: write auto, wrk or own")
-    _writable(html)
+    writable(html)
     report = compare(
         Options(clients=clients, seconds=seconds, repeats=repeats, upstream_ms=upstream_ms, load=load, home=home),
-        _progress,
+        progress,
     )
     if html is not None:
-        _write(html, serve_page(report, [machine_line(report.machine), SERVE_LEGEND]))
+        write(html, serve_page(report, [machine_line(report.machine), SERVE_LEGEND]))
     if json:
-        _print(report)
+        print_report(report)
     else:
         show_serve(report)
     if any(row["errors"] for row in report.rows):
@@ -150,10 +154,10 @@ def crowd(
     from siafu.bench.crowd.compare import Options, compare
     from siafu.cli.bench_tables import show_crowd
 
-    _progress(f"{waiting + in_flight:,} agents, three calls each")
+    progress(f"{waiting + in_flight:,} agents, three calls each")
     report = compare(Options(waiting=waiting, in_flight=in_flight, upstream_ms=upstream_ms, home=home))
     if json:
-        _print(report)
+        print_report(report)
     else:
         show_crowd(report)
     if report.row.errors:
@@ -174,7 +178,7 @@ def limits(
 
     rows = compare(range(1, seeds + 1))
     if json:
-        _print({"rows": rows, "totals": totals(rows)})
+        print_report({"rows": rows, "totals": totals(rows)})
     else:
         show_limits(rows, totals(rows))
 
@@ -192,45 +196,16 @@ def storm(
     from siafu.bench.storm import storms
     from siafu.cli.bench_tables import show_storms
 
-    rows = list(storms(_numbers("--agents", agents), seconds, _progress))
+    rows = list(storms(numbers("--agents", agents), seconds, progress))
     if json:
-        _print({"rows": rows})
+        print_report({"rows": rows})
     else:
         show_storms(rows)
     if any(row.answered < row.agents for row in rows):
         raise typer.Exit(1)
 
 
-def _numbers(option: str, text: str) -> tuple[int, ...]:
-    try:
-        found = tuple(int(part) for part in text.split(","))
-    except ValueError:
-        found = ()
-    if not found or not all(1 <= number <= 10_000 for number in found) or len(set(found)) < len(found):
-        raise ConfigError(f"{option} {text}: write numbers from 1 to 10,000, each once, such as 100,1000")
-    return found
-
-
-def _progress(text: str) -> None:
-    typer.echo(text, err=True)
-
-
-def _print(report: Any) -> None:
-    from siafu.border.canonical import dumps
-
-    sys.stdout.buffer.write(dumps(report) + b"\n")
-    sys.stdout.flush()
-
-
-def _writable(file: Path | None) -> None:
-    """See before minutes of measuring that the page can be written."""
-    if file is not None:
-        try:
-            file.open("a").close()
-        except OSError as error:
-            raise ConfigError(f"--html {file} cannot be written: {error.strerror}") from None
-
-
-def _write(file: Path, text: str) -> None:
-    file.write_text(text, encoding="utf-8")
-    _progress(f"charts: {file}")
+app.command(epilog=bench_work.QUEUE_EPILOG)(bench_work.queue)
+app.command(epilog=bench_work.STAGES_EPILOG)(bench_work.stages)
+app.command(epilog=bench_work.SURGE_EPILOG)(bench_work.surge)
+app.command(epilog=bench_work.SOAK_EPILOG)(bench_work.soak)

@@ -55,7 +55,7 @@ def show_gateway(report: GatewayReport) -> None:
     for agents, by_client in report.ratios.items():
         series = [row for row in report.rows if str(row["concurrency"]) == agents]
         console.print(f"\n[bold]{agents} agents, {series[0]['upstream_ms']:g} ms upstream[/bold]")
-        table = _table("client", "CPU", "p50", "calls/s", "p50 of\nserver", "CPU\nms", "p99\nms", "MB", "err")
+        table = table_of("client", "CPU", "p50", "calls/s", "p50 of\nserver", "CPU\nms", "p99\nms", "MB", "err")
         for row in series:
             found = by_client[row["client"]]
             table.add_row(
@@ -64,9 +64,9 @@ def show_gateway(report: GatewayReport) -> None:
                 _times(found["p50"]),
                 _times(found["calls_per_s"]),
                 "-" if found["p50_of_upstream"] is None else f"{found['p50_of_upstream'].median:.0%}",
-                _plain(row["cpu_ms_per_call"], ".2f"),
-                _plain(row["p99_ms"], ".0f"),
-                _plain(row["rss_mb"], ".0f"),
+                plain(row["cpu_ms_per_call"], ".2f"),
+                plain(row["p99_ms"], ".0f"),
+                plain(row["rss_mb"], ".0f"),
                 f"{row['errors']:,}",
             )
         console.print(table)
@@ -79,13 +79,13 @@ def show_gateway(report: GatewayReport) -> None:
 
 def show_serve(report: ServeReport) -> None:
     console = Console(highlight=False, soft_wrap=False)
-    table = _table("answers", "server", "requests\n/s", "CPU\nms", "p50\nms", "p99\nms", "err")
+    table = table_of("answers", "server", "requests\n/s", "CPU\nms", "p50\nms", "p99\nms", "err")
     for row in report.rows:
         table.add_row(
             row["mode"],
             row["server"],
             f"{row['requests_per_s']:,.0f}",
-            _plain(row["cpu_ms_per_request"], ".2f"),
+            plain(row["cpu_ms_per_request"], ".2f"),
             f"{row['p50_ms']:.0f}",
             f"{row['p99_ms']:.0f}",
             f"{row['errors']:,}",
@@ -120,7 +120,7 @@ def show_crowd(report: CrowdReport) -> None:
 
 def show_limits(rows: Sequence[Row], sums: Sequence[Total]) -> None:
     console = Console(highlight=False, soft_wrap=False)
-    table = _table(
+    table = table_of(
         "scenario", "policy", "good-\nput", "refused", "halved:\ngoodput", "\nrefused", "con-\nverged", "p95"
     )
     before = ""
@@ -132,7 +132,7 @@ def show_limits(rows: Sequence[Row], sums: Sequence[Total]) -> None:
             f"{row.refused:.1%}",
             f"{row.goodput_halved:.0%}",
             f"{row.refused_halved:.1%}",
-            _plain(row.seconds_to_converge, ".0f"),
+            plain(row.seconds_to_converge, ".0f"),
             f"{row.p95:.1f}",
         )
         before = row.scenario
@@ -147,7 +147,7 @@ def show_limits(rows: Sequence[Row], sums: Sequence[Total]) -> None:
 
 def show_storms(rows: Sequence[Storm]) -> None:
     console = Console(highlight=False, soft_wrap=False)
-    table = _table("agents", "rate/s", "sent", "refused", "lost", "seconds", "ideal", "MB")
+    table = table_of("agents", "rate/s", "sent", "refused", "lost", "seconds", "ideal", "MB")
     for row in rows:
         table.add_row(
             f"{row.agents:,}",
@@ -166,10 +166,10 @@ def show_storms(rows: Sequence[Storm]) -> None:
     console.print(STORM_LEGEND)
 
 
-def _table(*columns: str) -> Table:
+def table_of(*columns: str) -> Table:
     """Words to the left, numbers to the right."""
     table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="dim")
-    words = ("client", "answers", "server", "scenario", "policy")
+    words = ("client", "queue", "requests", "what", "answers", "server", "scenario", "policy")
     for name in columns:
         table.add_column(name, justify="left" if name in words else "right", no_wrap=True)
     return table
@@ -181,5 +181,5 @@ def _times(value: Spread | None, *, extremes: bool = False) -> str:
     return f"{value.median:.2f} x" + (f" ({value.min:.2f}-{value.max:.2f})" if extremes else "")
 
 
-def _plain(value: Any, form: str) -> str:
+def plain(value: Any, form: str) -> str:
     return "-" if value is None else format(value, form)

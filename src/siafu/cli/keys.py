@@ -56,6 +56,7 @@ def create(
     allow_unpriced: bool = AllowUnpriced,
     rpm: int | None = typer.Option(None, min=1, max=1_000_000, help="Requests in any 60 seconds."),
     concurrency: int | None = typer.Option(None, min=1, max=100_000, help="Requests at once."),
+    priority: int = typer.Option(2, min=1, max=3, help="The best that its requests may have: 1 is before 2 and 3."),
     days: float | None = typer.Option(
         None, "--days", min=0.001, max=36_500, help="How long it is valid. Default: ever"
     ),
@@ -77,6 +78,7 @@ def create(
         allow_unpriced=allow_unpriced,
         rpm=rpm,
         concurrency=concurrency,
+        priority=priority,
     )
 
     async def make(keys: ClientKeys) -> tuple[ClientKey, Secret]:

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable, Collection, Iterator
 
 from siafu.errors import StoreError
 from siafu.store.database import Database
-from siafu.store.tasks import CHANNEL
+from siafu.store.task_sql import CHANNEL
 
 RECONNECT = 1.0  # seconds
 

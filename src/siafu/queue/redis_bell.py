@@ -74,8 +74,8 @@ class RedisBell(Doorbell):
         try:
             yield
         finally:
-            listener.cancel()
             self._over = True
+            listener.cancel()
             self._rung.set()
             await asyncio.wait({sender}, timeout=0 if self._sending.faults else SLOW)
             sender.cancel()
@@ -108,10 +108,10 @@ class RedisBell(Doorbell):
                     self._sending.good()
 
     async def _listen(self) -> None:
-        while self._reader is not None:
+        while self._reader is not None and not self._over:  # a cancellation may be lost in the library
             try:
                 await self._in.join()
-                while True:
+                while not self._over:
                     await self._hear(self._reader)
             except StoreError as error:
                 await self._hearing.lost(error)
@@ -121,7 +121,7 @@ class RedisBell(Doorbell):
             self._looked.clear()
             await self._looked.wait()
         notes = await self._in.read(reader, READ, BLOCK)
-        if notes:
+        if notes and not self._over:
             self._looked.clear()
             super().ring()
             await self._looked.wait()

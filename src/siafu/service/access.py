@@ -42,6 +42,21 @@ def check_browser(host: str, origin: str, allowed: Iterable[str], *, loopback: b
             raise Refused(403, "requests from pages of other sites are refused", code="origin_refused", again=False)
 
 
+def priority_of(told: str, key: ClientKey | None) -> int:
+    """The priority of a request, 1 to 3. told: the header's value, "" = none; a client with a key gets no better one
+    than the key has.
+
+    Raises: Refused.
+    """
+    best = 1 if key is None else key.terms.priority
+    if not told:
+        return 2 if key is None else best
+    if told not in ("1", "2", "3"):
+        message = f"x-siafu-priority is 1 (first), 2 or 3, not {preview(told, 20)!r}"
+        raise Refused(400, message, code="bad_header", again=False)
+    return max(best, int(told))
+
+
 def host_of(host: str) -> str:
     """The name in a Host header, without its port; empty when there is none."""
     return _named(f"//{host}")

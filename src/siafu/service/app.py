@@ -18,7 +18,7 @@ from siafu.config.serving import Serving
 from siafu.errors import DeadlineReached, SiafuError
 from siafu.observe import spans
 from siafu.observe.calls import CallContext
-from siafu.service.access import Holder, KeyRing, check_browser
+from siafu.service.access import Holder, KeyRing, check_browser, priority_of
 from siafu.service.budgets import Budgets, task_name
 from siafu.service.completions import complete, event
 from siafu.service.exchange import Exchange, Receive, Scope, Send
@@ -140,8 +140,9 @@ class App:
         holder = self._ring.admit(x.headers(b"authorization"), x.address)
         _check_json(x)
         key = None if holder is None else holder.key
+        priority = priority_of(x.header(b"x-siafu-priority"), key)
         task = task_name(key, x.id)
-        with self._place(x, task), nullcontext() if holder is None else holder.request(x.arrived):
+        with self._place(x, task, priority), nullcontext() if holder is None else holder.request(x.arrived):
             if holder is not None:
                 await holder.join(x.arrived)
             self._arriving.begin(x.id, x)
@@ -152,7 +153,7 @@ class App:
                 message = f"this client key may not use the model {model[:100]!r}; see GET {MODELS}"
                 raise Refused(403, message, code="model_not_allowed", param="model", again=False)
             account = await self._budgets.account(key)
-            self._queued.begin(task, x)
+            self._queued.begin(task, x, priority)
             if model.startswith(NAMESPACE):
                 await self._ask_swarm(x, asked, key, account)
                 return
@@ -163,6 +164,7 @@ class App:
                 tenant="" if key is None else key.terms.tenant,
                 user="" if key is None else key.terms.customer,
                 deadline=x.arrived + self._bounds.seconds,
+                priority=priority,
             )
             with spans.under(x.header(b"traceparent")):
                 await complete(x, self._parts.endpoint, asked, context)
@@ -195,7 +197,8 @@ class App:
         if route.body is not None:
             _check_json(x)
         size = x.size(MAX_TASKS)
-        with self._place(x, x.id, size), nullcontext() if holder is None else holder.request(x.arrived):
+        priority = priority_of(x.header(b"x-siafu-priority"), None if holder is None else holder.key)
+        with self._place(x, x.id, priority, size), nullcontext() if holder is None else holder.request(x.arrived):
             if holder is not None:
                 await holder.join(x.arrived)
             self._arriving.begin(x.id, x)
@@ -206,15 +209,17 @@ class App:
             await stream.run()
 
     @contextmanager
-    def _place(self, x: Exchange, task: str, size: int | None = None) -> Iterator[None]:
-        """A place among the requests that are worked on or wait. size: bytes of memory that it may take, None = as its
-        body. Raises: Refused when there is none.
+    def _place(self, x: Exchange, task: str, priority: int, size: int | None = None) -> Iterator[None]:
+        """A place among the requests that are worked on or wait; when all are taken, that of one of a lower priority
+        which was not sent yet. size: bytes of memory that it may take, None = as its body. Raises: Refused when there
+        is none.
         """
         if self.draining:
             raise self._stopping()
         bounds = self._bounds
         size = x.size() if size is None else size
-        if len(self._running) >= bounds.at_once or (self._held + size > bounds.held_bytes and self._running):
+        full = len(self._running) >= bounds.at_once and not self._queued.make_room(priority)
+        if full or (self._held + size > bounds.held_bytes and self._running):
             raise self._full()
         self._running[task] = x
         self._held += size
@@ -229,9 +234,11 @@ class App:
             if not self._running:
                 self._idle.set()
 
-    def _full(self) -> Refused:
+    def _full(self, why: str = "") -> Refused:
         waiting = len(self._queued)
-        message = f"{len(self._running)} requests are being worked on or wait ({waiting}), as many as may; try again"
+        message = (
+            f"{why}{len(self._running)} requests are being worked on or wait ({waiting}), as many as may; try again"
+        )
         return Refused(429, message, code="queue_full", wait=1.0 + math.log2(1 + waiting))
 
     def _stopping(self, what: str = "takes no new requests") -> Refused:
@@ -242,6 +249,8 @@ class App:
         if x.why == "queue":
             message = f"the request waited {self._bounds.queue_seconds:g} s and could not be sent; try again"
             return Refused(429, message, code="queue_timeout", wait=COMING_BACK)
+        if x.why == "room":
+            return self._full("this request made room for one of a higher priority; ")
         if x.why == "body":
             return Refused(408, f"the body did not arrive within {self._arriving.seconds:g} s", code="timeout")
         return self._stopping("ended this request before its time")

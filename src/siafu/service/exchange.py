@@ -16,7 +16,7 @@ Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Header = tuple[bytes, bytes]
-Why = Literal["", "gone", "body", "queue", "stop"]
+Why = Literal["", "gone", "body", "queue", "room", "stop"]
 
 MAX_BODY = 32 * 2**20
 MAX_HEADERS = 16 * 1024  # bytes of a request line and its headers
@@ -26,8 +26,9 @@ _process, _numbers = uuid.uuid4().hex[:20], itertools.count(1)
 
 
 class Exchange:
-    """`why`: what ended the work on it early: the client has gone, its body or its turn did not come in time, or the
-    server stops. `arrived`: monotonic seconds. The work is that of the task that makes it.
+    """`why`: what ended the work on it early: the client has gone, its body or its turn did not come in time, it
+    made room for another, or the server stops. `arrived`: monotonic seconds. The work is that of the task that makes
+    it.
     """
 
     __slots__ = ("_headers", "_receive", "_send", "_task", "arrived", "id", "scope", "started", "status", "why")

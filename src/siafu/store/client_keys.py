@@ -42,6 +42,7 @@ MIGRATIONS: Sequence[Sequence[str]] = (
             revoked_at {real}
         ) {strict}""",
     ),
+    ("ALTER TABLE client_key ADD COLUMN priority {integer} NOT NULL DEFAULT 2 CHECK (priority BETWEEN 1 AND 3)",),
 )
 
 
@@ -49,7 +50,7 @@ class KeyTerms(msgspec.Struct, frozen=True, kw_only=True):
     """What a key allows. models: names; one that ends in `*` stands for all that begin so. customer: whom requests to
     a swarm are for, "" = nobody. tenant: a label for routes and records. day_pico, total_pico: budgets in pico-dollars,
     by UTC day and for ever; allow_unpriced: models without a price may run under them. rpm: requests in any 60 seconds.
-    concurrency: requests at once. None = no limit.
+    concurrency: requests at once. None = no limit. priority: the best that its requests may have, 1 (first) to 3.
     """
 
     name: str
@@ -61,6 +62,7 @@ class KeyTerms(msgspec.Struct, frozen=True, kw_only=True):
     allow_unpriced: bool = False
     rpm: int | None = None
     concurrency: int | None = None
+    priority: int = 2
 
     @property
     def has_budget(self) -> bool:

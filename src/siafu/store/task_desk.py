@@ -15,8 +15,9 @@ from siafu.border.text import clean, preview
 from siafu.errors import InputError
 from siafu.store.database import Database, Transaction
 from siafu.store.task_records import Move, Task
+from siafu.store.task_sql import ring
 from siafu.store.task_turns import line_up
-from siafu.store.tasks import as_task, finish, ring
+from siafu.store.tasks import as_task, finish
 from siafu.store.workers import Workers
 
 T = TypeVar("T")
@@ -127,7 +128,7 @@ class TaskDesk:
                     tx.change("UPDATE task SET cancel_requested = 1 WHERE id = :id", id=task.id)
                     asked += 1
                 elif task.ended_at is None:
-                    finish(tx, task, Move(state="cancelled", code="cancelled"))
+                    finish(tx, [(task, Move(state="cancelled", code="cancelled"))])
             ring(tx)
             return asked
 
@@ -198,7 +199,7 @@ class TaskDesk:
             )
             for row in rows:
                 if (task := as_task(row)).ended_at is None:  # what needs it must not wait for ever
-                    finish(tx, task, Move(state="cancelled", code="customer_forgotten"))
+                    finish(tx, [(task, Move(state="cancelled", code="customer_forgotten"))])
             return _remove(tx, rows)
 
         removed = 0
@@ -226,8 +227,7 @@ def _remove(tx: Transaction, rows: Sequence[Mapping[str, Any]]) -> int:
             message = f"it needs the task {row['id']}, which did not succeed, and was removed"
             sql = f"UPDATE task SET code = :code, message = :message WHERE {needs}"
             tx.change(sql, id=row["id"], code=_NEED_GONE, message=message)
-    ids = {f"id{n}": row["id"] for n, row in enumerate(rows)}
-    return tx.change(f"DELETE FROM task WHERE id IN ({', '.join(f':{name}' for name in ids)})", **ids)
+    return tx.change("DELETE FROM task WHERE id IN :ids", ids=[row["id"] for row in rows])
 
 
 def _where(which: Which) -> tuple[str, dict[str, str]]:

@@ -10,7 +10,7 @@ is fenced, and counted.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -21,10 +21,10 @@ from siafu.errors import BacklogFull, Fenced
 from siafu.store.crash import crash_point
 from siafu.store.database import Database, Transaction
 from siafu.store.records import JournalEntry
+from siafu.store.task_accept import AT_ONCE, accept, all_there, new_row, payload_size
 from siafu.store.task_backlog import MAX_OPEN, Backlog
 from siafu.store.task_records import (
     AGED_SECONDS,
-    MAX_PAYLOAD,
     TERMINAL,
     Accepted,
     Lapsed,
@@ -36,15 +36,13 @@ from siafu.store.task_records import (
     Task,
     Verdict,
     aged_claims,
-    body_print,
     checked,
     move,
 )
-from siafu.store.task_turns import give_turns, line_up
+from siafu.store.task_sql import MOST_ROWS, as_json, now, parts, ring
+from siafu.store.task_turns import line_up
 from siafu.store.together import Together
 
-CHANNEL = "siafu_tasks"
-AT_ONCE = 100  # rows of one statement
 MOST_MESSAGE = 2_000  # characters
 
 _READY = "WHERE state = 'ready' AND kind = :kind AND lapses"
@@ -53,6 +51,8 @@ _OLDEST = f"{_READY} < 2 AND ready_at <= :aged ORDER BY ready_at"
 _SUSPECT = f"{_READY} >= 2 ORDER BY priority, turn, created_at"
 _NEEDING = "state = 'blocked' AND id IN (SELECT task FROM task_need WHERE needs = :id)"
 _ENTRY, _TASK = JournalEntry.__struct_fields__, Task.__struct_fields__
+# Without what is large and decides nothing: many may be looked at together.
+_DECIDING = ", ".join(f"'' AS {name}" if name in ("payload", "result") else name for name in _TASK) + ", {now} AS now"
 
 
 class Tick(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,8 +82,8 @@ class TaskStore:
     ) -> None:
         self.together = Together(database)
         self._rung = rung
-        self._new_id = new_id
         self._backlog = Backlog(self.together, most_open)
+        self._new_id = new_id
 
     async def aclose(self) -> None:
         await self.together.aclose()
@@ -96,19 +96,20 @@ class TaskStore:
         for all of them, unless all are there already. Then none is accepted. StoreError; after that, or when cancelled,
         some may have been accepted: submit all again under the same `once`.
         """
-        rows = [_row(checked(task), self._new_id()) for task in tasks]
+        rows = [new_row(checked(task), self._new_id()) for task in tasks]
         try:
             async with self._backlog.room(len(rows)):
                 return await self._take(rows)
         except BacklogFull:
-            if not await self.together.run(partial(_all_there, rows=rows)):
+            known = await self.together.run(partial(all_there, rows=rows))
+            if known is None:
                 raise
-            return await self._take(rows)
+            return known
 
     async def _take(self, rows: list[dict[str, Any]]) -> list[Accepted | NotAccepted]:
         found: list[Accepted | NotAccepted] = []
-        for part in _parts(rows):
-            answers = await self.together.run(partial(_accept, rows=part))
+        for part in parts(rows, AT_ONCE, payload_size):
+            answers = await self.together.share(accept, part)
             crash_point("task_accepted")
             found += answers
             if ready := [each.id for each in answers if isinstance(each, Accepted) and each.state == "ready"]:
@@ -126,7 +127,7 @@ class TaskStore:
             values = {"worker": worker, "kind": kind, "lease": lease}
             rows = _lease(tx, _SUSPECT, most=1, **values) if suspect else []
             aged = aged_claims(before, most - len(rows))
-            rows += _lease(tx, _OLDEST, most=aged, aged=_now(tx) - AGED_SECONDS, **values) if aged else []
+            rows += _lease(tx, _OLDEST, most=aged, aged=now(tx) - AGED_SECONDS, **values) if aged else []
             rows += _lease(tx, _NEXT, most=most - len(rows), **values) if len(rows) < most else []
             return [_as_lease(row) for row in rows]
 
@@ -154,17 +155,9 @@ class TaskStore:
         """Say what came of a task that is leased under `epoch`; returns its state then. None: the lease is another's,
         or the task is gone; nothing was changed.
         """
-
-        def work(tx: Transaction) -> tuple[State | None, int]:
-            row = _held(tx, task, epoch, columns="*, {now} AS now")
-            if row is None:
-                return None, 0
-            decided = move(as_task(row), verdict, row["now"])
-            return decided.state, _move(tx, as_task(row), decided)
-
-        state, freed = await self.together.run(work)
+        state, news = await self.together.share(_end, (task, epoch, verdict))
         crash_point("task_ended")
-        if freed or state == "ready":
+        if news:
             self._rung(())
         return state
 
@@ -195,16 +188,7 @@ class TaskStore:
 
         Raises: Fenced when the lease is another's: whoever works under it has to stop.
         """
-        values = {name: getattr(entry, name) for name in _ENTRY} | {"path": clean(entry.path)}
-
-        def work(tx: Transaction) -> bool:
-            # The row stays locked until this is committed, so the next holder of the lease reads all of it.
-            if _held(tx, task, epoch, columns="id") is None:
-                return False
-            tx.change(_APPEND, task=task, **values)
-            return True
-
-        if not await self.together.run(work):
+        if not await self.together.share(_append, (task, epoch, entry)):
             raise Fenced(f"task {task} was given to another worker")
         crash_point("task_appended")
 
@@ -227,170 +211,73 @@ def locked(tx: Transaction, where: str, **values: Any) -> list[Task]:
     ]
 
 
-def finish(tx: Transaction, task: Task, decided: Move) -> int:
-    """End a task for good, unless it has ended: what needs it can begin, or is cancelled with it. Returns how many have
-    one need less now.
+_FINISH = (
+    "UPDATE task SET state = {given.state}, ended_at = {now}, lease_until = NULL, deps_left = 0, code = {given.code}, "
+    "message = {given.message}, result = {given.result}, waits_for = '' FROM {given} "
+    "WHERE task.id = {given.id} AND task.id IN :ids AND ended_at IS NULL RETURNING id, state"
+)
+
+
+def finish(tx: Transaction, ending: Sequence[tuple[Task, Move]]) -> set[str]:
+    """End tasks for good, those that have not ended: what needs them can begin, or is cancelled with them. Returns
+    those of them whose end leaves others one need less.
     """
-    ending, freed = [(task, decided)], 0
-    while ending:
-        task, decided = ending.pop()
-        ended = tx.change(
-            "UPDATE task SET state = :state, ended_at = {now}, lease_until = NULL, deps_left = 0, code = :code, "
-            "message = :message, result = :result, waits_for = '' WHERE id = :id AND ended_at IS NULL",
-            id=task.id, state=decided.state, **_told(decided),
-        )  # fmt: skip
-        if not ended:
-            continue
-        if decided.state == "succeeded":
-            freed = _free(tx, task.id)
-            continue
-        rows = tx.rows(f"SELECT * FROM task WHERE {_NEEDING} ORDER BY id {{for_update}}", id=task.id)
-        gone = Move(
-            state="cancelled", code="need_failed", message=f"it needs the task {task.id}, which did not succeed"
-        )
-        ending += [(as_task(row), gone) for row in rows]
-    return freed
+    left, freeing = list(ending), set[str]()
+    while left:
+        states: dict[str, str] = {}
+        for part in parts(left, MOST_ROWS, lambda each: len(each[1].result or "")):
+            rows = [{"id": task.id, "state": decided.state, **_told(decided)} for task, decided in part]
+            found = tx.rows(_FINISH, given=as_json(rows), ids=[row["id"] for row in rows])
+            states |= {row["id"]: row["state"] for row in found}
+        left = []
+        needed = "SELECT DISTINCT needs FROM task_need WHERE needs IN :ids ORDER BY needs"
+        for row in tx.rows(needed, ids=list(states)) if states else ():
+            if states[row["needs"]] != "succeeded":
+                left += _ending_with(tx, row["needs"])
+            elif _free(tx, row["needs"]):
+                freeing.add(row["needs"])
+    if freeing:
+        ring(tx)
+    return freeing
 
 
-def _free(tx: Transaction, id: str) -> int:
-    """What needs the task `id` needs one less; returns how many that are."""
+def _free(tx: Transaction, ended: str) -> int:
+    """What needs a task needs one less; returns how many that are."""
     columns = "id, kind, priority, tenant, deps_left"
-    rows = tx.rows(f"SELECT {columns} FROM task WHERE {_NEEDING} ORDER BY created_at, id {{for_update}}", id=id)
-    if not rows:
-        return 0
+    rows = tx.rows(f"SELECT {columns} FROM task WHERE {_NEEDING} ORDER BY created_at, id {{for_update}}", id=ended)
     line_up(tx, [row for row in rows if row["deps_left"] == 1])
-    tx.change(
-        "UPDATE task SET deps_left = deps_left - 1, ready_at = {now}, "
-        f"state = CASE WHEN deps_left = 1 THEN 'ready' ELSE 'blocked' END WHERE {_NEEDING}",
-        id=id,
-    )
-    ring(tx)
+    if rows:
+        tx.change(
+            "UPDATE task SET deps_left = deps_left - 1, ready_at = {now}, "
+            f"state = CASE WHEN deps_left = 1 THEN 'ready' ELSE 'blocked' END WHERE {_NEEDING}",
+            id=ended,
+        )
     return len(rows)
 
 
-def ring(tx: Transaction) -> None:
-    """Tell listeners in other processes, once this is committed; on PostgreSQL only."""
-    if tx.dialect == "postgresql":
-        tx.rows(f"SELECT pg_notify('{CHANNEL}', '')")
+def _ending_with(tx: Transaction, ended: str) -> list[tuple[Task, Move]]:
+    """Those that need a task which did not succeed."""
+    gone = Move(state="cancelled", code="need_failed", message=f"it needs the task {ended}, which did not succeed")
+    rows = tx.rows(f"SELECT * FROM task WHERE {_NEEDING} ORDER BY id {{for_update}}", id=ended)
+    return [(as_task(row), gone) for row in rows]
 
 
 def sweep(tx: Transaction) -> int:
     """Take back what has lapsed, start what is due, end what is too late; returns how many tasks that were."""
-    at, moved = _now(tx), 0  # as a value: PostgreSQL does not look for its clock in an index
-    for task in locked(tx, "state = 'leased' AND lease_until < :at ORDER BY lease_until LIMIT 100", at=at):
-        _move(tx, task, move(task, Lapsed(), at))
-        moved += 1
+    at = now(tx)  # as a value: PostgreSQL does not look for its clock in an index
+    lost = locked(tx, "state = 'leased' AND lease_until < :at ORDER BY lease_until LIMIT 100", at=at)
+    _move(tx, [(task, move(task, Lapsed(), at)) for task in lost])
     late = "ended_at IS NULL AND deadline_at < :at AND state <> 'leased' ORDER BY deadline_at LIMIT 100"
-    for task in locked(tx, late, at=at):
-        finish(tx, task, Move(state="expired", code="deadline_reached", message="not done before its deadline"))
-        moved += 1
+    too_late = Move(state="expired", code="deadline_reached", message="not done before its deadline")
+    ending = [(task, too_late) for task in locked(tx, late, at=at)]
+    finish(tx, ending)
     due = tx.rows(
         "WITH due AS MATERIALIZED (SELECT id FROM task WHERE state = 'waiting' AND ready_at <= :at ORDER BY ready_at "
         "LIMIT 1000 {for_update} {skip_locked}) UPDATE task SET state = 'ready' WHERE id IN (SELECT id FROM due) "
         "RETURNING id",
         at=at,
     )
-    return moved + len(due)
-
-
-def _row(task: NewTask, id: str) -> dict[str, Any]:
-    values = msgspec.structs.asdict(task)
-    return {**values, "id": id, "turn": 0, "print": body_print(task), "needs": sorted(set(task.needs))}
-
-
-def _parts(rows: list[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
-    """As many rows as one statement may hold: AT_ONCE, and not much more than MAX_PAYLOAD in all."""
-    part: list[dict[str, Any]] = []
-    size = 0
-    for row in rows:
-        part.append(row)
-        size += len(row["payload"])
-        if len(part) == AT_ONCE or size > MAX_PAYLOAD:
-            yield part
-            part, size = [], 0
-    if part:
-        yield part
-
-
-def _accept(tx: Transaction, rows: list[dict[str, Any]]) -> list[Accepted | NotAccepted]:
-    """Rows of one (tenant, once) in one list are one task."""
-    found: list[Accepted | NotAccepted | None] = []
-    first: dict[tuple[str, str], dict[str, Any]] = {}
-    for row in rows:
-        there = _there(tx, row) or _missing(tx, row)
-        if there is None:
-            twin = first.setdefault((row["tenant"], row["once"] or row["id"]), row)
-            there = None if twin is row else _known(twin, row)
-        found.append(there)
-    new = [row for row, there in zip(rows, found, strict=True) if there is None]
-    give_turns(tx, [row for row in new if row["state"] == "ready"])
-    added = _insert(tx, new)
-    for at, row in enumerate(rows):
-        if found[at] is None and row["id"] in added:
-            found[at] = Accepted(id=row["id"], state=row["state"], fresh=True)
-    return [there or _there(tx, row) for row, there in zip(rows, found, strict=True)]  # type: ignore[misc]
-
-
-def _there(tx: Transaction, row: dict[str, Any]) -> Accepted | NotAccepted | None:
-    """What its key stands for; None = nothing yet."""
-    if row["once"] is None:
-        return None
-    sql = "SELECT id, state, print FROM task WHERE tenant = :tenant AND once = :once"
-    found = tx.row(sql, tenant=row["tenant"], once=row["once"])
-    return None if found is None else _known(found, row)
-
-
-def _known(first: Mapping[str, Any], row: Mapping[str, Any]) -> Accepted | NotAccepted:
-    """The answer for `row`, whose key stands for `first`."""
-    if first["print"] != row["print"]:
-        return NotAccepted(code="key_reused", id=first["id"])
-    return Accepted(id=first["id"], state=first["state"], fresh=False)
-
-
-def _all_there(tx: Transaction, rows: list[dict[str, Any]]) -> bool:
-    return all(_there(tx, row) is not None for row in rows)
-
-
-def _missing(tx: Transaction, row: dict[str, Any]) -> NotAccepted | None:
-    """Why its needs cannot be met; None = they can, and how many are left stands in the row then."""
-    row["deps_left"], row["open_needs"] = 0, []
-    for need in row["needs"]:
-        sql = "SELECT state FROM task WHERE id = :id AND tenant = :tenant {for_update}"  # it does not end meanwhile
-        found = tx.row(sql, id=need, tenant=row["tenant"])
-        if found is None:
-            return NotAccepted(code="need_unknown", id=need)
-        if found["state"] not in TERMINAL:
-            row["open_needs"].append(need)
-        elif found["state"] != "succeeded":
-            return NotAccepted(code="need_failed", id=need)
-    row["deps_left"] = len(row["open_needs"])
-    row["state"] = "blocked" if row["deps_left"] else "ready"
-    return None
-
-
-_INSERTED = (
-    "id", "kind", "run", "tenant", "customer", "once", "payload", "print", "priority", "turn", "state", "deps_left",
-    "created_at", "ready_at", "deadline_at", "trace",
-)  # fmt: skip
-
-
-def _insert(tx: Transaction, rows: list[dict[str, Any]]) -> set[str]:
-    """The ids that were added; those left out were added by others in this moment, under the same key."""
-    if not rows:
-        return set()
-    now = _now(tx)
-    for n, row in enumerate(rows):
-        row["created_at"] = row["ready_at"] = now + n * 1e-6  # lists keep the order in which they were submitted
-        row["deadline_at"] = None if row["deadline"] is None else now + row["deadline"]
-    lines = (f"({', '.join(f':{name}{n}' for name in _INSERTED)})" for n in range(len(rows)))
-    values = {f"{name}{n}": row[name] for n, row in enumerate(rows) for name in _INSERTED}
-    sql = f"INSERT INTO task ({', '.join(_INSERTED)}) VALUES {', '.join(lines)} "
-    added = {row["id"] for row in tx.rows(sql + "ON CONFLICT (tenant, once) DO NOTHING RETURNING id", **values)}
-    ring(tx)
-    for row in rows:
-        for need in row["open_needs"] if row["id"] in added else ():
-            tx.change("INSERT INTO task_need (needs, task) VALUES (:needs, :task)", needs=need, task=row["id"])
-    return added
+    return len(lost) + len(ending) + len(due)
 
 
 def _lease(tx: Transaction, which: str, **values: Any) -> list[Mapping[str, Any]]:
@@ -435,41 +322,70 @@ def _renew(tx: Transaction, worker: str, held: Mapping[str, int], lease: float) 
     return lost
 
 
-def _held(tx: Transaction, task: str, epoch: int, *, columns: str) -> Mapping[str, Any] | None:
-    """The row that is leased under `epoch`, locked; None when it is another's now, which is counted."""
-    sql = f"SELECT {columns} FROM task WHERE id = :id AND lease_epoch = :epoch AND state = 'leased' {{for_update}}"
-    row = tx.row(sql, id=task, epoch=epoch)
-    if row is None:
-        _count_fenced(tx, task)
-    return row
+def _end(tx: Transaction, ends: list[tuple[str, int, Verdict]]) -> list[tuple[State | None, bool]]:
+    """The states of tasks after what their workers say of them, None: the lease is another's; and whether something may
+    have become ready by it.
+    """
+    decided: dict[str, tuple[Task, Move]] = {}
+    told: list[str | None] = []
+    held = _held(tx, [(id, epoch) for id, epoch, _ in ends], columns=_DECIDING)
+    for row, (id, _, verdict) in zip(held, ends, strict=True):
+        told.append(None if row is None or id in decided else id)
+        if row is not None and id not in decided:
+            task = as_task(row)
+            decided[id] = task, move(task, verdict, row["now"])
+    news = _move(tx, list(decided.values()))
+    return [(None, False) if id is None else (decided[id][1].state, id in news) for id in told]
+
+
+def _append(tx: Transaction, appended: list[tuple[str, int, JournalEntry]]) -> list[bool]:
+    """Whether each was added. The rows stay locked until this is committed, so the next holder of a lease reads all."""
+    held = _held(tx, [(id, epoch) for id, epoch, _ in appended], columns="id, lease_epoch")
+    for row, (id, _, entry) in zip(held, appended, strict=True):
+        if row is not None:
+            values = {name: getattr(entry, name) for name in _ENTRY} | {"path": clean(entry.path)}
+            tx.change(_APPEND, task=id, **values)
+    return [row is not None for row in held]
+
+
+def _held(tx: Transaction, asked: list[tuple[str, int]], *, columns: str) -> list[Mapping[str, Any] | None]:
+    """The rows that are leased under these epochs, locked; None for one that is another's now, which is counted."""
+    sql = f"SELECT {columns} FROM task WHERE id IN :ids AND state = 'leased' ORDER BY id {{for_update}}"
+    leased = {(row["id"], row["lease_epoch"]): row for row in tx.rows(sql, ids=[id for id, _ in asked])}
+    for id, epoch in asked:
+        if (id, epoch) not in leased:
+            _count_fenced(tx, id)
+    return [leased.get(each) for each in asked]
 
 
 def _count_fenced(tx: Transaction, task: str) -> None:
     tx.change("UPDATE task SET fenced = fenced + 1 WHERE id = :id", id=task)
 
 
-def _move(tx: Transaction, task: Task, decided: Move) -> int:
-    """Returns how many tasks have one need less now."""
-    if decided.state in TERMINAL:
-        return finish(tx, task, decided)
-    tx.change(
-        "UPDATE task SET state = :state, ready_at = {now} + :seconds, lease_until = NULL, deliveries = :deliveries, "
-        "lapses = lapses + :lapsed, "
-        "code = :code, message = :message, result = COALESCE(:result, result), waits_for = :waits_for, "
-        "waits_since = CASE WHEN :waits_for = '' THEN NULL ELSE COALESCE(waits_since, {now}) END WHERE id = :id",
-        id=task.id, state=decided.state, seconds=decided.seconds, waits_for=clean(decided.waits_for),
-        deliveries=task.deliveries - (not decided.counted), lapsed=int(decided.lapsed), **_told(decided),
-    )  # fmt: skip
-    if decided.state == "ready":
+def _move(tx: Transaction, decided: Sequence[tuple[Task, Move]]) -> set[str]:
+    """What becomes of tasks that were leased. Returns those by which something may have become ready."""
+    ready = {task.id for task, each in decided if each.state == "ready"}
+    for task, each in decided:
+        if each.state not in TERMINAL:
+            tx.change(
+                _PUT_BACK,
+                id=task.id, state=each.state, seconds=each.seconds, waits_for=clean(each.waits_for),
+                deliveries=task.deliveries - (not each.counted), lapsed=int(each.lapsed), **_told(each),
+            )  # fmt: skip
+    if ready:
         ring(tx)
-    return 0
+    return ready | finish(tx, [(task, each) for task, each in decided if each.state in TERMINAL])
+
+
+_PUT_BACK = (
+    "UPDATE task SET state = :state, ready_at = {now} + :seconds, lease_until = NULL, deliveries = :deliveries, "
+    "lapses = lapses + :lapsed, code = :code, message = :message, result = COALESCE(:result, result), "
+    "waits_for = :waits_for, waits_since = CASE WHEN :waits_for = '' THEN NULL ELSE COALESCE(waits_since, {now}) END "
+    "WHERE id = :id"
+)
 
 
 def _told(decided: Move) -> dict[str, str | None]:
     """What is kept of it, in words that every store takes: one bad letter would fail all in its transaction."""
     result = None if decided.result is None else clean(decided.result)
     return {"code": clean(decided.code), "message": clean(decided.message)[:MOST_MESSAGE], "result": result}
-
-
-def _now(tx: Transaction) -> float:
-    return float(tx.rows("SELECT {now} AS now")[0]["now"])

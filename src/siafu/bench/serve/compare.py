@@ -75,7 +75,9 @@ def compare(options: Options, say: Callable[[str], None]) -> Report:
     return Report(rows=rows(runs), ratios=ratios(runs), machine=machine)
 
 
-class _Server(msgspec.Struct, frozen=True):
+class Server(msgspec.Struct, frozen=True):
+    """A process that listens on a port of this machine."""
+
     name: str
     pid: int
     port: int
@@ -89,12 +91,12 @@ class _Bench(msgspec.Struct, frozen=True):
     tool: str
     upstream: int
 
-    def run(self, server: _Server, mode: str, seconds: float) -> Run:
+    def run(self, server: Server, mode: str, seconds: float) -> Run:
         clients = self.options.clients
         server_stats(self.upstream)
-        cpu = _cpu_seconds(server.pid)
+        cpu = cpu_seconds(server.pid)
         came = load(server.port, BODIES[mode], clients=clients, seconds=seconds, folder=self.folder, tool=self.tool)
-        after = _cpu_seconds(server.pid)
+        after = cpu_seconds(server.pid)
         return Run(
             server=server.name,
             mode=mode,
@@ -110,23 +112,23 @@ class _Bench(msgspec.Struct, frozen=True):
 
 
 @contextlib.contextmanager
-def _bare(upstream: int) -> Iterator[_Server]:
+def _bare(upstream: int) -> Iterator[Server]:
     command = [sys.executable, "-P", "-m", bare.__name__, f"http://127.0.0.1:{upstream}"]
-    with _started(BARE, command, {}, None) as server:
+    with started(BARE, command, {}, None) as server:
         yield server
 
 
 @contextlib.contextmanager
-def _siafu(upstream: int, clients: int, home: Path) -> Iterator[_Server]:
+def _siafu(upstream: int, clients: int, home: Path) -> Iterator[Server]:
     """`siafu serve` as users have it: limits, retries, checks, and a ledger on the disk."""
     command = [sys.executable, "-P", "-m", "siafu", "serve", "--port", "0", "--concurrency", str(clients)]
     told = {"OPENAI_BASE_URL": f"http://127.0.0.1:{upstream}/v1", "OPENAI_API_KEY": "sk-bench"}
-    with _started(SIAFU, command, {**told, "SIAFU_HOME": str(home)}, home) as server:
+    with started(SIAFU, command, {**told, "SIAFU_HOME": str(home)}, home) as server:
         yield server
 
 
 @contextlib.contextmanager
-def _started(name: str, command: list[str], told: dict[str, str], folder: Path | None) -> Iterator[_Server]:
+def started(name: str, command: list[str], told: dict[str, str], folder: Path | None) -> Iterator[Server]:
     """A server's process while the block runs. Its first line says the port, alone or in a URL."""
     with subprocess.Popen(
         command,
@@ -142,12 +144,12 @@ def _started(name: str, command: list[str], told: dict[str, str], folder: Path |
             port = re.search(r"(?:^|:)(\d+)", line)
             if port is None:
                 raise MeasurementInvalid(f"{name} did not start")
-            yield _Server(name, process.pid, int(port[1]))
+            yield Server(name, process.pid, int(port[1]))
         finally:
             process.kill()
 
 
-def _cpu_seconds(pid: int) -> float | None:
+def cpu_seconds(pid: int) -> float | None:
     """What a process has used so far, all its threads; None where the system has no /proc."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
