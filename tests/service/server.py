@@ -12,6 +12,7 @@ from typing import Any
 import aiohttp
 import msgspec
 
+from siafu.apps.batches.desk import BatchDesk
 from siafu.border.listening import bind, bound_url
 from siafu.border.secrets import Secret
 from siafu.border.stopping import Stops
@@ -95,6 +96,7 @@ async def server(
     grace: float = 5.0,
     spent: tuple[int, int] = (0, 0),
     identity_key: Secret | None = None,
+    batches: BatchDesk | None = None,
 ) -> AsyncIterator[Served]:
     """Serve `endpoint`, ended with the block."""
     clock, accounts = SystemClock(), Accounts()
@@ -117,13 +119,19 @@ async def server(
         support=support,
         identity_key=identity_key,
         simulated=False,
+        batches=batches,
     )
     ring = KeyRing(parts.keys, clock, open_until_first=True)
     await ring.refresh()
     app = App(parts, ring, bounds or Bounds(at_once=10))
     listening, stops, ready = bind("127.0.0.1", 0), Stops(asyncio.Event(), asyncio.Event()), asyncio.Event()
     served = Served(bound_url(listening), app, parts, ring, stops)
-    served.ended = asyncio.create_task(serve(app, listening, stops, grace=grace, on_ready=ready.set))
+
+    async def run() -> bool:
+        async with app.working():
+            return await serve(app, listening, stops, grace=grace, on_ready=ready.set)
+
+    served.ended = asyncio.create_task(run())
     try:
         await ready.wait()
         yield served

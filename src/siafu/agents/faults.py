@@ -15,19 +15,28 @@ from siafu.errors import (
     AccessRefused,
     BudgetReached,
     ModelError,
+    Paused,
     QuotaExhausted,
     SiafuError,
     ToolArgumentsInvalid,
     ToolDenied,
     ToolFault,
     UnpricedModel,
+    Unreachable,
 )
 
 # Say nothing about the task: every other would meet them too. They are never journaled, so that the task goes on
 # where it stopped once there is money, a key or a price.
-PAUSING = (BudgetReached, QuotaExhausted, AccessRefused, UnpricedModel)
+PAUSING = (BudgetReached, QuotaExhausted, AccessRefused, UnpricedModel, Paused)
 # Raised before anything was sent, so the effect cannot have happened.
 NOT_SENT = (ToolDenied, ToolArgumentsInvalid)
+
+
+def unasked(error: BaseException | None) -> bool:
+    """Whether no model was asked, as none can be reached now: that says nothing about the task."""
+    if not isinstance(error, ModelError):
+        return False
+    return error.retryable and (isinstance(error, Unreachable) or not error.attempts)
 
 
 class _Frozen(msgspec.Struct):

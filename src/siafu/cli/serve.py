@@ -47,7 +47,8 @@ Examples:
     -d '{"model":"m","messages":[{"role":"user","content":"안녕하세요"}]}'
 \b
 Serves POST /v1/chat/completions (plain and streamed), GET /v1/models,
-GET /health/liveness and /health/readiness. Model names are passed through;
+/v1/files and /v1/batches (they go on after a restart), GET /health/liveness
+and /health/readiness. Model names are passed through;
 siafu/support is the support swarm. Every call has a line in serve.db in
 SIAFU_HOME. A siafu.toml that changes counts within two seconds, or at SIGHUP.
 SIGTERM and Ctrl-C finish what runs; a second one ends at once.
@@ -121,9 +122,10 @@ async def _run(
             )
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, parts.reload)
         watching = asyncio.create_task(ring.watch())
+        served = App(parts, ring, bounds, hosts=door.hosts, loopback=door.loopback)
         try:
-            served = App(parts, ring, bounds, hosts=door.hosts, loopback=door.loopback)
-            return await serve(served, door.listening, stops, grace=grace, on_ready=lambda: ready(parts.simulated))
+            async with served.working():
+                return await serve(served, door.listening, stops, grace=grace, on_ready=lambda: ready(parts.simulated))
         finally:
             watching.cancel()
 

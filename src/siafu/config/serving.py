@@ -9,8 +9,10 @@ from functools import partial
 
 import msgspec
 
+from siafu.apps.batches.desk import BatchDesk
 from siafu.border.secrets import Secret
 from siafu.config.assembly import Front, notices, open_gateway
+from siafu.config.batches import batch_desk
 from siafu.config.budgets import open_accounts
 from siafu.config.client_keys import LEDGER, RUN, client_keys, customer_key
 from siafu.config.settings import Settings
@@ -53,7 +55,8 @@ def _nobody_waits(task: str) -> None:
 
 class Serving(msgspec.Struct, frozen=True, kw_only=True):
     """The built parts. spent: as in `service.budgets`. models: the upstream's list, as it is asked. support: the swarm,
-    or why there is none. identity_key: checks who a customer is. reload: has the settings read again.
+    or why there is none. identity_key: checks who a customer is. batches: works once it is opened; None = there are
+    neither files nor batches. reload: has the settings read again.
     """
 
     clock: Clock
@@ -66,6 +69,7 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True):
     support: SupportSwarm | str
     identity_key: Secret | None
     simulated: bool
+    batches: BatchDesk | None = None
     reload: Callable[[], None] = _nobody_looks
 
 
@@ -95,6 +99,7 @@ async def serving(settings: Settings, notice: Callable[[str], None]) -> AsyncIte
             open_gateway(settings, ways, departures, accounts, Front(notice=notice, asked=asked, served=True))
         )
         support = await stack.enter_async_context(support_swarm(settings, gateway))
+        desk = await stack.enter_async_context(batch_desk(settings, gateway, clock))
 
         async def spent(key: str, since: float) -> tuple[int, int]:
             return await store.read(partial(charged, run=run.id, key=key, since=since))
@@ -110,5 +115,6 @@ async def serving(settings: Settings, notice: Callable[[str], None]) -> AsyncIte
             support=support,
             identity_key=customer_key(),
             simulated=settings.simulated,
+            batches=desk,
             reload=asked.set,
         )

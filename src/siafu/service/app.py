@@ -9,15 +9,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import AsyncIterator, Collection, Iterator
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 
 import msgspec
 
 from siafu.config.serving import Serving
+from siafu.config.swarms import NAMESPACE
 from siafu.errors import DeadlineReached, SiafuError
 from siafu.observe.calls import CallContext
-from siafu.service.access import KeyRing, check_browser
+from siafu.service import stored
+from siafu.service.access import Holder, KeyRing, check_browser
 from siafu.service.budgets import Budgets, task_name
 from siafu.service.completions import complete, event
 from siafu.service.exchange import Exchange, Receive, Scope, Send
@@ -25,12 +27,13 @@ from siafu.service.models import Models
 from siafu.service.patience import Patience
 from siafu.service.reading import Asked, read_request
 from siafu.service.refusals import INTERNAL, Refused, not_here, refusal
-from siafu.service.swarms import NAMESPACE, SUPPORT, customer_of, customer_request, request_name, send_result
+from siafu.service.swarms import SUPPORT, customer_of, customer_request, request_name, send_result
 from siafu.store.client_keys import ClientKey
 
 CHAT, MODELS = "/v1/chat/completions", "/v1/models"
 ALIVE, READY = "/health/liveness", "/health/readiness"
 ROUTES: dict[str, Collection[str]] = {CHAT: ["POST"], MODELS: ["GET"], ALIVE: ["GET"], READY: ["GET"]}
+ROUTES |= {path: ["GET", "POST"] for path in ("/v1/files", "/v1/batches")}
 COMING_BACK = 5.0  # seconds until another process may have taken over
 BODY_SECONDS = 60.0  # for a request's body to arrive
 log = logging.getLogger("siafu")
@@ -71,6 +74,15 @@ class App:
         self.draining = False
         parts.departures.left = self._queued.end
 
+    @asynccontextmanager
+    async def working(self) -> AsyncIterator[None]:
+        """Batches are worked on while the block runs, those that an earlier process left too. Raises: StoreError."""
+        if self._parts.batches is None:
+            yield
+            return
+        async with self._parts.batches.open(stored.Keys(self._ring, self._budgets)):
+            yield
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
@@ -107,7 +119,17 @@ class App:
             elif method == "GET" and path.startswith(MODELS + "/"):
                 await x.answer(msgspec.json.encode(await self._models.one(path[len(MODELS) + 1 :], key)))
             else:
-                raise not_here(method, path, ROUTES)
+                await self._stored(x, holder)
+
+    async def _stored(self, x: Exchange, holder: Holder | None) -> None:
+        """Files and batches."""
+        path, method = x.scope["path"], x.scope["method"]
+        route, id, methods = stored.find(method, path)
+        if route is None or self._parts.batches is None:
+            raise not_here(method, path, {**ROUTES, path: methods} if methods else ROUTES)
+        counted = nullcontext() if holder is None or method != "POST" else holder.request(x.arrived)
+        with self._place(x, x.id, stored.HELD), counted:
+            await route.handle(x, self._parts.batches, "" if holder is None else holder.key.id, id)
 
     def _check_browser(self, host: str, origin: str) -> None:
         if (host, origin) != self._known_caller:  # mostly the same as before
@@ -171,11 +193,14 @@ class App:
         await send_result(x, result, asked, now)
 
     @contextmanager
-    def _place(self, x: Exchange, task: str) -> Iterator[None]:
-        """A place among the requests that are worked on or wait. Raises: Refused when there is none."""
+    def _place(self, x: Exchange, task: str, size: int | None = None) -> Iterator[None]:
+        """A place among the requests that are worked on or wait. size: bytes of memory that it may take, None = as its
+        body. Raises: Refused when there is none.
+        """
         if self.draining:
             raise self._stopping()
-        size, bounds = x.size(), self._bounds
+        bounds = self._bounds
+        size = x.size() if size is None else size
         if len(self._running) >= bounds.at_once or (self._held + size > bounds.held_bytes and self._running):
             raise self._full()
         self._running[task] = x
@@ -213,7 +238,7 @@ class App:
         x.end()
         if refused.log:
             log.error("%s: %s", x.id, refused.log)
-        if x.why == "gone":
+        if x.why == "gone" or (x.started and not x.events):  # half of a file: the connection is closed
             return
         if x.started:
             await x.write(event(refused.body()), more=False)
@@ -225,6 +250,9 @@ class App:
         runs is ended. True when nothing had to be.
         """
         self.draining = True
+        halting = (
+            None if self._parts.batches is None else asyncio.create_task(self._parts.batches.drain(seconds, hurry))
+        )
         ends = [asyncio.ensure_future(each.wait()) for each in (self._idle, hurry)]
         await asyncio.wait(ends, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         for each in ends:
@@ -234,4 +262,6 @@ class App:
             x.cancel("stop")
         if left:
             await asyncio.wait([asyncio.ensure_future(self._idle.wait())], timeout=5.0)
+        if halting is not None:
+            await halting
         return not left

@@ -27,16 +27,18 @@ _process, _numbers = uuid.uuid4().hex[:20], itertools.count(1)
 
 class Exchange:
     """`why`: what ended the work on it early: the client has gone, its body or its turn did not come in time, or the
-    server stops. `arrived`: monotonic seconds. The work is that of the task that makes it.
+    server stops. `arrived`: monotonic seconds. `events`: an answer that has begun is a stream of events, so that its
+    last one can be an error. The work is that of the task that makes it.
     """
 
-    __slots__ = ("_headers", "_receive", "_send", "_task", "arrived", "id", "scope", "started", "why")
+    __slots__ = ("_headers", "_receive", "_send", "_task", "arrived", "events", "id", "scope", "started", "why")
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, arrived: float) -> None:
         self.scope = scope
         self.arrived = arrived
         self.id = f"req_{_process}{next(_numbers):012x}"
         self.started = False
+        self.events = True
         self.why: Why = ""
         self._receive = receive
         self._send = send
@@ -79,32 +81,36 @@ class Exchange:
         self._task = None
         self.scope.pop(GONE, None)
 
-    def size(self) -> int:
-        """Bytes that the body may have: what its length says, the most that is allowed when it does not.
+    def size(self, most: int = MAX_BODY) -> int:
+        """Bytes that the body may have: what its length says, `most` when it does not.
 
-        Raises: Refused when that is too much.
+        Raises: Refused when that is more than `most`.
         """
         told = self.header(b"content-length")
-        size = int(told) if told.isdigit() else MAX_BODY
-        if size > MAX_BODY:
-            raise _too_large()
+        size = int(told) if told.isdigit() else most
+        if size > most:
+            raise too_large(most)
         return size
 
-    async def body(self) -> bytes:
-        """The whole body. Raises: Refused when it is too large."""
+    async def body(self, most: int = MAX_BODY) -> bytes:
+        """The whole body. Raises: Refused when it has more than `most` bytes."""
         pieces: list[bytes] = []
         size, more = 0, True
         while more:
-            message = await self._receive()
-            if message["type"] == "http.disconnect":
-                self.cancel("gone")
-                await asyncio.sleep(0)
-            pieces.append(message.get("body", b""))
-            size += len(pieces[-1])
-            more = message.get("more_body", False)
-            if size > MAX_BODY:
-                raise _too_large()
+            piece, more = await self.piece()
+            pieces.append(piece)
+            size += len(piece)
+            if size > most:
+                raise too_large(most)
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    async def piece(self) -> tuple[bytes, bool]:
+        """The next bytes of the body, and whether more follow."""
+        message = await self._receive()
+        if message["type"] == "http.disconnect":
+            self.cancel("gone")
+            await asyncio.sleep(0)
+        return message.get("body", b""), message.get("more_body", False)
 
     async def begin(self, status: int, headers: Sequence[Header]) -> None:
         self.started = True
@@ -125,5 +131,5 @@ class Exchange:
         await self.answer(refused.body(), [*refused.headers(), *headers], status=refused.status)
 
 
-def _too_large() -> Refused:
-    return Refused(413, f"a body may have at most {MAX_BODY:,} bytes", code="too_large", again=False)
+def too_large(most: int) -> Refused:
+    return Refused(413, f"a body may have at most {most:,} bytes", code="too_large", again=False)

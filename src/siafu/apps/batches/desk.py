@@ -1,0 +1,264 @@
+"""Files and batches as a whole: what clients ask for, what goes on meanwhile, and what a restart finds."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+from pathlib import PurePath
+
+import msgspec
+
+from siafu.apps.batches.asking import Patrons, Purse
+from siafu.apps.batches.life import House, Life, in_thread
+from siafu.apps.batches.turns import Turns
+from siafu.border.text import preview
+from siafu.errors import DiskFull, InputError, QueueFull, StoreError, TooLarge
+from siafu.store.batch_records import FILE, Batch, Purpose, StoredFile, new_id
+from siafu.store.client_keys import KeyTerms
+
+MAX_FILE = 200 * 2**20  # bytes
+MAX_NAME = 255  # characters
+MAX_OPEN = 100  # batches of one owner that have not ended
+MAX_UPLOADS = 8  # at once
+TOGETHER = 256 * 1024  # bytes of an upload that are written at once
+LOOK, NOTE, SWEEP = 1.0, 5.0, 60.0  # seconds between two looks at deadlines, counts, and what has expired
+log = logging.getLogger("siafu")
+
+
+class Rules(msgspec.Struct, frozen=True, kw_only=True):
+    """at_once: batches worked on at a time. most_bytes: that the files of one owner may take up."""
+
+    at_once: int
+    most_bytes: int
+
+
+class Upload:
+    """A file as it comes in. Without `keep`, nothing of it is left after `aclose`."""
+
+    def __init__(self, house: House, owner: str, room: int) -> None:
+        self.id = new_id(FILE)
+        self._house = house
+        self._owner = owner
+        self._room = room
+        self._buffer = bytearray()
+        self._size = 0
+        self._fd: int | None = None
+
+    async def write(self, data: bytes) -> None:
+        """Raises: TooLarge, InputError when the owner's files may take up no more, DiskFull, StoreError."""
+        self._buffer += data
+        self._size += len(data)
+        if self._size > MAX_FILE:
+            raise TooLarge(f"a file may have at most {MAX_FILE:,} bytes")
+        if self._size > self._room:
+            raise InputError("this client key's files would take up more than they may; delete some first")
+        if len(self._buffer) >= TOGETHER:
+            await self._flush()
+
+    async def keep(self, name: str, seconds: float | None) -> StoredFile:
+        """Make it a file, durably. name: the client's word for it. seconds: how long it is kept, None = as others."""
+        await self._flush()
+        fd, shelf = self._fd, self._house.shelf
+        if fd is None:
+            raise InputError("the file is empty")
+        await in_thread(lambda: shelf.seal(self.id, fd))
+        file = StoredFile(
+            id=self.id,
+            owner=self._owner,
+            name=preview(PurePath(name.replace("\\", "/")).name, MAX_NAME) or "file",
+            purpose="batch",
+            bytes=self._size,
+            created_at=int(self._house.clock.wall()),
+            expires_at=self._house.lasts(seconds),
+        )
+        await self._house.store.add_file(file)
+        return file
+
+    async def aclose(self) -> None:
+        """Idempotent."""
+        fd, self._fd = self._fd, None
+        if fd is not None:
+            await in_thread(lambda: self._house.shelf.let_go(self.id, fd))
+
+    async def _flush(self) -> None:
+        if self._buffer:
+            data, self._buffer = bytes(self._buffer), bytearray()
+            await in_thread(lambda: self._append(data))
+
+    def _append(self, data: bytes) -> None:
+        shelf = self._house.shelf
+        if shelf.room() < len(data):
+            raise DiskFull("there is no room on the disk of this server for further files")
+        if self._fd is None:
+            self._fd = shelf.begin(self.id)
+        shelf.write(self._fd, data)
+
+
+class BatchDesk:
+    """Raises (all that clients ask for): StoreError; InputError for an id that is not the owner's."""
+
+    def __init__(self, house: House, rules: Rules) -> None:
+        self.house = house
+        self._rules = rules
+        self._patrons: Patrons | None = None
+        self._lives: dict[str, tuple[Life, asyncio.Task[None]]] = {}
+        self._purses: dict[str, Purse] = {}
+        self._uploads = 0
+        self._checking = asyncio.Lock()
+        self._turns = Turns(rules.at_once)
+
+    @asynccontextmanager
+    async def open(self, patrons: Patrons) -> AsyncIterator[None]:
+        """Go on with what a former process has left, and work for as long as the block runs. Raises: StoreError."""
+        self._patrons = patrons
+        house = self.house
+        files, batches = await house.store.known()
+        await in_thread(lambda: house.shelf.sweep(files, batches))
+        for batch in await house.store.open_batches():
+            self._begin(batch)
+        keeping = asyncio.create_task(self._keep_house(), name="siafu batches")
+        try:
+            yield
+        finally:
+            keeping.cancel()
+            await asyncio.wait({keeping})
+            await self.drain(0.0, asyncio.Event())
+
+    async def drain(self, seconds: float, hurry: asyncio.Event) -> None:
+        """Ask nothing more, and wait for what is under way; after `seconds`, or once `hurry` is set, give that up. All
+        batches go on in the next process.
+        """
+        tasks = {task for _, task in self._lives.values()}
+        for life, _ in self._lives.values():
+            life.halt()
+        if tasks:
+            hurried = asyncio.create_task(hurry.wait())
+            ended = asyncio.create_task(asyncio.wait(tasks))
+            await asyncio.wait({hurried, ended}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            hurried.cancel()
+            for task in tasks:
+                task.cancel()
+            await ended
+
+    @asynccontextmanager
+    async def receiving(self, owner: str) -> AsyncIterator[Upload]:
+        """A new file, to be written and kept in the block. Raises: QueueFull when too many come in at once."""
+        if self._uploads >= MAX_UPLOADS:
+            raise QueueFull(f"{MAX_UPLOADS} files are being uploaded, as many as may at once; try again later")
+        self._uploads += 1
+        try:
+            upload = Upload(self.house, owner, self._rules.most_bytes - await self.house.store.bytes_of(owner))
+            async with aclosing(upload):
+                yield upload
+        finally:
+            self._uploads -= 1
+
+    async def file(self, id: str, owner: str) -> StoredFile:
+        found = await self.house.store.file(id, owner)
+        if found is None:
+            raise InputError(f"there is no file {preview(id, 60)!r}")
+        return found
+
+    async def delete(self, id: str, owner: str) -> None:
+        """Remove a file. A batch that works on it goes on: it has the bytes under another name."""
+        file = await self.file(id, owner)
+        await self.house.store.remove_file(file.id, owner)
+        await in_thread(lambda: self.house.shelf.drop(file.id))
+
+    async def create(self, batch: Batch, once: str | None) -> Batch:
+        """Accept a batch: it is on disk, and is worked on from now on. once: a word under which its owner asks again
+        for the same; the first batch counts.
+
+        Raises: QueueFull.
+        """
+        return await asyncio.shield(asyncio.create_task(self._create(batch, once)))  # accepted means begun, too
+
+    async def _create(self, batch: Batch, once: str | None) -> Batch:
+        house, owner = self.house, batch.owner
+        if sum(life.batch.owner == owner for life, _ in self._lives.values()) >= MAX_OPEN:
+            raise QueueFull(f"{MAX_OPEN} batches of this client key have not ended, as many as may; try again later")
+        file = await self.file(batch.input_file_id, owner)
+        if file.purpose != "batch":
+            raise InputError(f"{file.id} is the output of a batch, and no input")
+        await in_thread(lambda: house.shelf.lay_out(batch.id, file.id))
+        kept = await house.store.add_batch(batch, once)
+        if kept.id == batch.id:
+            self._begin(batch)
+        else:
+            await in_thread(lambda: house.shelf.clear(batch.id))
+        return await self.batch(kept.id, owner)
+
+    async def batch(self, id: str, owner: str) -> Batch:
+        found = await self.house.store.batch(id, owner)
+        if found is None:
+            raise InputError(f"there is no batch {preview(id, 60)!r}")
+        return self._now(found)
+
+    async def batches(self, owner: str, *, after: str, limit: int) -> list[Batch]:
+        """Newest first; `after`: the id that they follow, "" = from the newest."""
+        found = await self.house.store.batches(owner, after=after, limit=limit)
+        if found is None:
+            raise InputError(f"there is no batch {preview(after, 60)!r}")
+        return [self._now(batch) for batch in found]
+
+    async def files(
+        self, owner: str, *, purpose: Purpose | None, after: str, limit: int, newest_first: bool
+    ) -> list[StoredFile]:
+        """`after`: the id that they follow, "" = from the start."""
+        found = await self.house.store.files(
+            owner, purpose=purpose, after=after, limit=limit, newest_first=newest_first
+        )
+        if found is None:
+            raise InputError(f"there is no file {preview(after, 60)!r}")
+        return found
+
+    async def cancel(self, id: str, owner: str) -> Batch | None:
+        """Have it cancelled: durably so when this returns; it has happened once its status is `cancelled`. None = it
+        has ended otherwise, or its output is being made.
+        """
+        batch = await self.batch(id, owner)
+        if batch.status == "cancelled":
+            return batch
+        if id not in self._lives or not await self._lives[id][0].cancel():
+            return None
+        return await self.batch(id, owner)
+
+    def rests(self, id: str) -> tuple[str, str] | None:
+        """Code and message of what keeps a batch from going on; None = nothing does."""
+        return self._lives[id][0].rests if id in self._lives else None
+
+    def _now(self, batch: Batch) -> Batch:
+        return self._lives[batch.id][0].shown() if batch.id in self._lives else batch
+
+    def _begin(self, batch: Batch) -> None:
+        if self._patrons is None:
+            raise TypeError("the desk is not open")
+        if batch.owner not in self._purses:
+            terms = self._patrons.terms(batch.owner) or KeyTerms(name="")
+            self._purses[batch.owner] = Purse(terms)
+        life = Life(batch, self.house, self._patrons, self._purses[batch.owner])
+        task = asyncio.create_task(life.run(self._checking, self._turns), name=f"siafu {batch.id}")
+        self._lives[batch.id] = life, task
+        task.add_done_callback(lambda _: self._lives.pop(batch.id))
+
+    async def _keep_house(self) -> None:
+        house = self.house
+        due = {NOTE: 0.0, SWEEP: 0.0}
+        while True:
+            now, wall = house.clock.now(), house.clock.wall()
+            for life, _ in self._lives.values():
+                life.look(wall)
+            try:
+                if now >= due[NOTE]:
+                    due[NOTE] = now + NOTE
+                    for life, _ in list(self._lives.values()):
+                        await life.note()
+                if now >= due[SWEEP]:
+                    due[SWEEP] = now + SWEEP
+                    for id in await house.store.forget(wall, house.keep):
+                        await in_thread(lambda id=id: house.shelf.drop(id))  # type: ignore[misc]
+            except StoreError as error:
+                log.error("stored files and batches: %s", error.message)
+            await house.clock.sleep(LOOK)

@@ -1,0 +1,137 @@
+"""What `/v1/files` and `/v1/batches` take and answer, in OpenAI's words. Times are seconds since 1970."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from siafu.apps.batch import URL
+from siafu.store.batch_records import Batch, Purpose, Status, StoredFile
+
+
+class ExpiresAfter(msgspec.Struct, frozen=True, kw_only=True):
+    """anchor: when the file was made. seconds: an hour to 30 days."""
+
+    anchor: Literal["created_at"]
+    seconds: int
+
+
+class CreateBatch(msgspec.Struct, frozen=True, kw_only=True):
+    """completion_window: `24h`, or other whole hours or days from `1h` to `30d`; what is not done by then has the error
+    `batch_expired`. metadata: 16 pairs at most, names of 64 and values of 512 characters.
+    """
+
+    input_file_id: str
+    endpoint: str
+    completion_window: str
+    metadata: dict[str, str] | None = None
+    output_expires_after: ExpiresAfter | None = None
+
+
+class FileObject(msgspec.Struct, frozen=True, kw_only=True):
+    id: str
+    bytes: int
+    created_at: int
+    filename: str
+    purpose: Purpose
+    expires_at: int | None
+    object: Literal["file"] = "file"
+    status: Literal["processed"] = "processed"
+    status_details: str | None = None
+
+
+class FileList(msgspec.Struct, frozen=True, kw_only=True):
+    data: list[FileObject]
+    has_more: bool
+    first_id: str | None
+    last_id: str | None
+    object: Literal["list"] = "list"
+
+
+class FileDeleted(msgspec.Struct, frozen=True, kw_only=True):
+    id: str
+    deleted: bool = True
+    object: Literal["file"] = "file"
+
+
+class BatchError(msgspec.Struct, frozen=True, kw_only=True):
+    """line: of the input file, from 1; None = it is about all of it."""
+
+    code: str
+    message: str
+    line: int | None
+    param: str | None
+
+
+class BatchErrors(msgspec.Struct, frozen=True, kw_only=True):
+    data: list[BatchError]
+    object: Literal["list"] = "list"
+
+
+class RequestCounts(msgspec.Struct, frozen=True, kw_only=True):
+    """total: 0 until the lines were looked at."""
+
+    total: int
+    completed: int
+    failed: int
+
+
+class BatchObject(msgspec.Struct, frozen=True, kw_only=True):
+    """siafu: beyond OpenAI's fields, `waits_for` (code and message) while something keeps the batch from going on."""
+
+    id: str
+    input_file_id: str
+    completion_window: str
+    status: Status
+    created_at: int
+    expires_at: int
+    in_progress_at: int | None
+    finalizing_at: int | None
+    completed_at: int | None
+    failed_at: int | None
+    expired_at: int | None
+    cancelling_at: int | None
+    cancelled_at: int | None
+    output_file_id: str | None
+    error_file_id: str | None
+    errors: BatchErrors | None
+    request_counts: RequestCounts
+    metadata: dict[str, str] | None
+    object: Literal["batch"] = "batch"
+    endpoint: str = URL
+    siafu: dict[str, Any] | msgspec.UnsetType = msgspec.UNSET
+
+
+class BatchList(msgspec.Struct, frozen=True, kw_only=True):
+    data: list[BatchObject]
+    has_more: bool
+    first_id: str | None
+    last_id: str | None
+    object: Literal["list"] = "list"
+
+
+_SAME = tuple(name for name in BatchObject.__struct_fields__ if name in Batch.__struct_fields__)
+
+
+def file_object(file: StoredFile) -> FileObject:
+    return FileObject(
+        id=file.id,
+        bytes=file.bytes,
+        created_at=file.created_at,
+        filename=file.name,
+        purpose=file.purpose,
+        expires_at=file.expires_at,
+    )
+
+
+def batch_object(batch: Batch, rests: tuple[str, str] | None) -> BatchObject:
+    """rests: code and message of what keeps it from going on."""
+    errors = [BatchError(**msgspec.structs.asdict(fault)) for fault in batch.faults]
+    own = msgspec.UNSET if rests is None else {"waits_for": {"code": rests[0], "message": rests[1]}}
+    return BatchObject(
+        **{name: getattr(batch, name) for name in _SAME},
+        errors=BatchErrors(data=errors) if errors else None,
+        request_counts=RequestCounts(total=batch.total, completed=batch.completed, failed=batch.failed),
+        siafu=own,
+    )
