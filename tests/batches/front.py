@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import io
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -63,7 +64,7 @@ class Client:
 
     async def upload(self, data: bytes, name: str = "질문.jsonl", **fields: str) -> tuple[int, Any]:
         form = aiohttp.FormData({"purpose": "batch", **fields}, quote_fields=False)
-        form.add_field("file", data, filename=name)
+        form.add_field("file", io.BytesIO(data), filename=name)
         return await self.ask("POST", "/v1/files", data=form)
 
     async def file(self, data: bytes) -> str:
@@ -104,9 +105,11 @@ class Client:
 
 
 @contextlib.asynccontextmanager
-async def front(folder: Path, endpoint: Endpoint | None = None, **batches: Any) -> AsyncIterator[Client]:
-    """The server, ended with the block; another one over the same folder goes on. batches: settings."""
-    settings = Settings.model_validate({"home": str(folder / "home"), "batches": batches})
+async def front(
+    folder: Path, endpoint: Endpoint | None = None, *, limits: dict[str, Any] | None = None, **batches: Any
+) -> AsyncIterator[Client]:
+    """The server, ended with the block; another one over the same folder goes on. limits, batches: settings."""
+    settings = Settings.model_validate({"home": str(folder / "home"), "batches": batches, "limits": limits or {}})
     asked = Scripted(echo) if endpoint is None else endpoint
     async with (
         batch_desk(settings, asked, SystemClock()) as desk,

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Awaitable
 from typing import Protocol
 
@@ -23,6 +24,7 @@ from siafu.swarm.results import MapError
 
 LAST = 3  # priority
 AWAY = 5.0  # seconds until an endpoint that could not be reached is asked again
+log = logging.getLogger("siafu")
 
 
 class Patrons(Protocol):
@@ -64,7 +66,8 @@ class Asking:
         self._batch = batch
         self._clock = clock
         self.stop = asyncio.Event()
-        self.away = ""  # what keeps the endpoint from being reached, at the moment
+        self.full = False  # the disk: no further call leaves for now
+        self.away: tuple[str, str] | None = None  # code and message of why the endpoint cannot be reached now
 
     async def open(self, request: ChatRequest, context: CallContext) -> Reply:
         """As the endpoint within. While that cannot be reached it is asked again, as long as the batch has time.
@@ -82,9 +85,11 @@ class Asking:
                 except ModelError as error:
                     if not unasked(error):
                         raise
-                    self.away = error.message
+                    if self.away is None:
+                        log.warning("%s waits: %s", self._batch, error.message)
+                    self.away = error.code, error.message
                 else:
-                    self.away = ""
+                    self.away = None
                     return reply
                 await self._clock.sleep(AWAY)
 
@@ -96,7 +101,7 @@ class Asking:
                 minute.take(self._clock.now())
                 break
             await self._clock.sleep(wait)
-        if self.stop.is_set():
+        if self.stop.is_set() or self.full:
             raise Paused("the batch is being stopped")
 
     async def _labelled(self, context: CallContext) -> CallContext:

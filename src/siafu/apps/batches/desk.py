@@ -17,6 +17,7 @@ from siafu.border.text import preview
 from siafu.errors import DiskFull, InputError, QueueFull, StoreError, TooLarge
 from siafu.store.batch_records import FILE, Batch, Purpose, StoredFile, new_id
 from siafu.store.client_keys import KeyTerms
+from siafu.store.crash import crash_point
 
 MAX_FILE = 200 * 2**20  # bytes
 MAX_NAME = 255  # characters
@@ -64,6 +65,7 @@ class Upload:
         if fd is None:
             raise InputError("the file is empty")
         await in_thread(lambda: shelf.seal(self.id, fd))
+        crash_point("file_sealed")
         file = StoredFile(
             id=self.id,
             owner=self._owner,
@@ -183,7 +185,9 @@ class BatchDesk:
         if file.purpose != "batch":
             raise InputError(f"{file.id} is the output of a batch, and no input")
         await in_thread(lambda: house.shelf.lay_out(batch.id, file.id))
+        crash_point("batch_laid_out")
         kept = await house.store.add_batch(batch, once)
+        crash_point("batch_accepted")
         if kept.id == batch.id:
             self._begin(batch)
         else:
@@ -251,6 +255,9 @@ class BatchDesk:
             for life, _ in self._lives.values():
                 life.look(wall)
             try:
+                if self._lives and await in_thread(house.shelf.room) <= 0:
+                    for life, _ in self._lives.values():
+                        life.make_room()
                 if now >= due[NOTE]:
                     due[NOTE] = now + NOTE
                     for life, _ in list(self._lives.values()):

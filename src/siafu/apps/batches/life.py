@@ -22,12 +22,13 @@ from siafu.apps.batches.shelf import ERRORS, OUTPUT, Shelf
 from siafu.apps.batches.turns import Turns
 from siafu.apps.filerun.prepare import FileOptions, Ready, ready
 from siafu.apps.filerun.run import Outcome, nothing_left, run
-from siafu.errors import InputError, Paused, StoreError
+from siafu.errors import DiskFull, InputError, Paused, StoreError
 from siafu.gateway.endpoint import Endpoint
 from siafu.pace.clock import Clock
 from siafu.store.batch_records import FILE, OPEN, Batch, BatchFault, Status, StoredFile, new_id
 from siafu.store.batches import BatchStore
 from siafu.store.client_keys import KeyTerms
+from siafu.store.crash import crash_point
 from siafu.store.sqlite import SqliteStore
 from siafu.swarm.options import MapOptions
 
@@ -58,11 +59,11 @@ class House(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Life:
-    """`batch`: as it stands. `rests`: code and message of what keeps it from going on, None = nothing does."""
+    """`batch`: as it stands."""
 
     def __init__(self, batch: Batch, house: House, patrons: Patrons, purse: Purse) -> None:
         self.batch = batch
-        self.rests: tuple[str, str] | None = None
+        self._rests: tuple[str, str] | None = None
         self._house = house
         self._patrons = patrons
         self._asking = Asking(house.endpoint, patrons, purse, owner=batch.owner, batch=batch.id, clock=house.clock)
@@ -75,6 +76,15 @@ class Life:
         self._lock = asyncio.Lock()
         if self._why:
             self._asking.stop.set()
+
+    @property
+    def rests(self) -> tuple[str, str] | None:
+        """Code and message of what keeps it from going on, as its owner is told; None = nothing does."""
+        return self._rests if self._asking.away is None else self._tell(*self._asking.away)
+
+    def _tell(self, code: str, message: str) -> tuple[str, str]:
+        told = self._patrons.tell(code, message)
+        return told.code, told.message
 
     def shown(self) -> Batch:
         """As it is told to its owner, with the lines of this moment."""
@@ -93,6 +103,10 @@ class Life:
         """Notice when its time is over. now: seconds since 1970."""
         if now >= self.batch.expires_at:
             self._stop("expire")
+
+    def make_room(self) -> None:
+        """Have it ask nothing more until there is room on the disk again; what is under way may end."""
+        self._asking.full = True
 
     def halt(self) -> None:
         """Have `run` return soon, with the batch as it stands: the process is about to end."""
@@ -121,7 +135,7 @@ class Life:
 
     async def _goes(self, checking: asyncio.Lock, turns: Turns) -> bool:
         """One try. True = there is nothing more to do."""
-        self.rests = None
+        self._rests = None
         try:
             job = self._job()
             if job is not None and self.batch.status == "validating":
@@ -135,10 +149,10 @@ class Life:
         except InputError as error:  # someone else has changed its files
             self._fault = BatchFault(code=error.code, message=error.message)
         except StoreError as error:
-            self.rests = error.code, "siafu cannot keep results at the moment"
+            self._rests = error.code, "siafu cannot keep results at the moment"
             log.error("%s waits: %s", self.batch.id, error.message)
         except Exception:
-            self.rests = "internal_error", "something went wrong inside siafu"
+            self._rests = "internal_error", "something went wrong inside siafu"
             log.exception("%s failed, and is tried again", self.batch.id)
         return False
 
@@ -159,9 +173,13 @@ class Life:
             await self._move("failed", ("validating",), total=total, faults=tuple(found))
         else:
             await self._move("in_progress", ("validating",), total=total)
+        crash_point("batch_validated")
 
     async def _work(self, job: ServedBatch) -> None:
         """Do what is left, as far as that goes now."""
+        if await in_thread(self._house.shelf.room) <= 0:
+            raise DiskFull("there is too little room on the disk")
+        self._asking.full = False
         async with self._prepared(job) as prepared:
             outcome = await self._session(prepared)
         if outcome is None:
@@ -169,8 +187,7 @@ class Life:
         self._done = not outcome.left
         session = outcome.session
         if not self._done and session.stopped != Paused.code:
-            told = self._patrons.tell(session.stopped, session.stop_message)
-            self.rests = told.code, told.message
+            self._rests = self._tell(session.stopped, session.stop_message)
             log.warning("%s waits: %s", self.batch.id, session.stop_message)
 
     async def _session(self, prepared: Ready) -> Outcome | None:
@@ -209,6 +226,7 @@ class Life:
             return True
         if self._done and status in ("in_progress", "finalizing"):
             await self._move("finalizing", ("in_progress",))
+            crash_point("batch_finalizing")
             return await self._finished("completed", ("finalizing",))
         if self._fault is not None:
             return await self._finished("failed", ("validating", "in_progress", "finalizing"))
@@ -250,11 +268,13 @@ class Life:
                         expires_at=house.lasts(batch.output_seconds),
                     )
                 )
+        crash_point("batch_handed_out")
         told: dict[str, Any] = {} if self._fault is None else {"faults": (self._fault,)}
         if not await self._move(to, before, files=files, **ids, **told):
             for file in files:
                 await in_thread(lambda id=file.id: house.shelf.drop(id))  # type: ignore[misc]
             return False
+        crash_point("batch_ended")
         return await self._end(None)
 
     async def _move(
