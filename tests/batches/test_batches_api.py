@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import json
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 
 from service.server import until
-from siafu.apps.batches import asking, desk, life, shelf
+from siafu.apps.batches import asking, desk, life
 from siafu.apps.batches.shelf import Shelf
 from siafu.errors import (
     AccessRefused,
@@ -261,7 +262,7 @@ async def test_a_full_disk_stops_uploads_and_batches_and_loses_nothing(
         monkeypatch.setattr(Shelf, "room", room)
         assert (await client.ended(batch["id"]))["request_counts"]["completed"] == 2
         with monkeypatch.context() as full:
-            full.setattr(shelf.os, "write", _no_space)
+            full.setattr(os, "write", _no_space)
             assert (await client.upload(lines("c")))[0] == 507
         names = sorted(path.name for path in (tmp_path / "home" / "files").iterdir())
         assert len(names) == 2 and not any(name.endswith(".part") for name in names)

@@ -80,13 +80,13 @@ class BatchStore:
 
     async def files(
         self, owner: str, *, purpose: Purpose | None, after: str, limit: int, newest_first: bool
-    ) -> list[StoredFile] | None:
-        """Those that follow `after` ("" = from the start); None when the owner has no file of that id."""
+    ) -> list[StoredFile]:
+        """Those that follow the file `after`; "" = from the start."""
         order, sign = ("DESC", "<") if newest_first else ("ASC", ">")
         sql = f"""SELECT * FROM file WHERE owner = :owner AND (:purpose IS NULL OR purpose = :purpose)
-            AND (:after = 0 OR n {sign} :after) ORDER BY n {order} LIMIT :limit"""  # noqa: S608
-        rows = await self._page("file", sql, owner, after, purpose=purpose, limit=limit)
-        return None if rows is None else [_file(row) for row in rows]
+            AND (:after = '' OR n {sign} (SELECT n FROM file WHERE id = :after)) ORDER BY n {order} LIMIT :limit"""  # noqa: S608
+        values = {"owner": owner, "purpose": purpose, "after": after, "limit": limit}
+        return [_file(row) for row in await self._database.run(lambda tx: tx.rows(sql, **values))]
 
     async def bytes_of(self, owner: str) -> int:
         """What the files of an owner take up."""
@@ -143,12 +143,12 @@ class BatchStore:
         row = await self._database.run(lambda tx: tx.row(sql, id=id, owner=owner))
         return None if row is None else _batch(row)
 
-    async def batches(self, owner: str, *, after: str, limit: int) -> list[Batch] | None:
-        """Newest first, those that follow `after` ("" = from the start); None when the owner has none of that id."""
-        sql = """SELECT * FROM batch WHERE owner = :owner AND (:after = 0 OR n < :after)
-            ORDER BY n DESC LIMIT :limit"""
-        rows = await self._page("batch", sql, owner, after, limit=limit)
-        return None if rows is None else [_batch(row) for row in rows]
+    async def batches(self, owner: str, *, after: str, limit: int) -> list[Batch]:
+        """Newest first, those that follow the batch `after`; "" = from the newest."""
+        sql = """SELECT * FROM batch WHERE owner = :owner
+            AND (:after = '' OR n < (SELECT n FROM batch WHERE id = :after)) ORDER BY n DESC LIMIT :limit"""
+        rows = await self._database.run(lambda tx: tx.rows(sql, owner=owner, after=after, limit=limit))
+        return [_batch(row) for row in rows]
 
     async def open_batches(self) -> list[Batch]:
         """Those that have not ended, oldest first."""
@@ -166,20 +166,6 @@ class BatchStore:
             for file in files:
                 _insert(tx, "file", msgspec.structs.asdict(file))
             return True
-
-        return await self._database.run(work)
-
-    async def _page(
-        self, table: str, sql: str, owner: str, after: str, **values: str | int | None
-    ) -> list[Mapping[str, Any]] | None:
-        def work(tx: Transaction) -> list[Mapping[str, Any]] | None:
-            start = 0
-            if after:
-                found = tx.row(f"SELECT n FROM {table} WHERE id = :id AND owner = :owner", id=after, owner=owner)  # noqa: S608
-                if found is None:
-                    return None
-                start = found["n"]
-            return tx.rows(sql, owner=owner, after=start, **values)
 
         return await self._database.run(work)
 

@@ -12,6 +12,7 @@ import msgspec
 
 from siafu.apps.batches.asking import Patrons, Purse
 from siafu.apps.batches.life import House, Life, in_thread
+from siafu.apps.batches.shelf import is_batch_id, is_file_id
 from siafu.apps.batches.turns import Turns
 from siafu.border.text import preview
 from siafu.errors import DiskFull, InputError, QueueFull, StoreError, TooLarge
@@ -158,7 +159,7 @@ class BatchDesk:
             self._uploads -= 1
 
     async def file(self, id: str, owner: str) -> StoredFile:
-        found = await self.house.store.file(id, owner)
+        found = await self.house.store.file(id, owner) if is_file_id(id) else None
         if found is None:
             raise InputError(f"there is no file {preview(id, 60)!r}")
         return found
@@ -195,28 +196,25 @@ class BatchDesk:
         return await self.batch(kept.id, owner)
 
     async def batch(self, id: str, owner: str) -> Batch:
-        found = await self.house.store.batch(id, owner)
+        found = await self.house.store.batch(id, owner) if is_batch_id(id) else None
         if found is None:
             raise InputError(f"there is no batch {preview(id, 60)!r}")
         return self._now(found)
 
     async def batches(self, owner: str, *, after: str, limit: int) -> list[Batch]:
         """Newest first; `after`: the id that they follow, "" = from the newest."""
-        found = await self.house.store.batches(owner, after=after, limit=limit)
-        if found is None:
-            raise InputError(f"there is no batch {preview(after, 60)!r}")
-        return [self._now(batch) for batch in found]
+        if after:
+            await self.batch(after, owner)
+        return [self._now(batch) for batch in await self.house.store.batches(owner, after=after, limit=limit)]
 
     async def files(
         self, owner: str, *, purpose: Purpose | None, after: str, limit: int, newest_first: bool
     ) -> list[StoredFile]:
         """`after`: the id that they follow, "" = from the start."""
-        found = await self.house.store.files(
-            owner, purpose=purpose, after=after, limit=limit, newest_first=newest_first
-        )
-        if found is None:
-            raise InputError(f"there is no file {preview(after, 60)!r}")
-        return found
+        if after:
+            await self.file(after, owner)
+        files = self.house.store.files
+        return await files(owner, purpose=purpose, after=after, limit=limit, newest_first=newest_first)
 
     async def cancel(self, id: str, owner: str) -> Batch | None:
         """Have it cancelled: durably so when this returns; it has happened once its status is `cancelled`. None = it
