@@ -1,4 +1,4 @@
-"""kill -9 at every step of a batch and at random moments: nothing is lost, and nothing that was answered asked again."""
+"""kill -9 at every step of a batch and at random moments: nothing is lost, and no answer is asked for again."""
 
 from __future__ import annotations
 
