@@ -356,9 +356,7 @@ def test_what_a_batch_cannot_be(more: dict[str, Any], param: str) -> None:
 async def test_pages_of_batches_and_files(tmp_path: Path) -> None:
     async with front(tmp_path) as client:
         file = await client.file(lines("a"))
-        made = [(await client.create(file))[1]["id"] for _ in range(5)]
-        for id in made:
-            await client.ended(id)
+        made = [(await client.ended((await client.create(file))[1]["id"]))["id"] for _ in range(5)]
         pages: list[Any] = []
         while not pages or pages[-1]["has_more"]:
             after = f"&after={pages[-1]['last_id']}" if pages else ""

@@ -104,7 +104,7 @@ async def at_once(url: str, key: str) -> str:
         while batch.status not in ENDED:
             await asyncio.sleep(0.05)
             batch = await client.batches.retrieve(batch.id)
-        return (await client.files.content(batch.output_file_id)).text
+        return str((await client.files.content(batch.output_file_id)).text)
 
 
 if __name__ == "__main__":

@@ -81,19 +81,21 @@ class Exchange:
         self._task = None
         self.scope.pop(GONE, None)
 
-    def size(self, most: int = MAX_BODY) -> int:
-        """Bytes that the body may have: what its length says, `most` when it does not.
+    def size(self, most: int | None = None) -> int:
+        """Bytes that the body may have: what its length says, `most` when it does not. most: None = MAX_BODY.
 
-        Raises: Refused when that is more than `most`.
+        Raises: Refused when that is too much.
         """
+        most = most or MAX_BODY
         told = self.header(b"content-length")
-        size = int(told) if told.isdigit() else most
+        size = int(told) if told.isdigit() else most if self.header(b"transfer-encoding") else 0
         if size > most:
-            raise too_large(most)
+            raise _too_large(most)
         return size
 
-    async def body(self, most: int = MAX_BODY) -> bytes:
-        """The whole body. Raises: Refused when it has more than `most` bytes."""
+    async def body(self, most: int | None = None) -> bytes:
+        """The whole body. most: as in `size`. Raises: Refused when it is too large."""
+        most = most or MAX_BODY
         pieces: list[bytes] = []
         size, more = 0, True
         while more:
@@ -101,7 +103,7 @@ class Exchange:
             pieces.append(piece)
             size += len(piece)
             if size > most:
-                raise too_large(most)
+                raise _too_large(most)
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     async def piece(self) -> tuple[bytes, bool]:
@@ -131,5 +133,5 @@ class Exchange:
         await self.answer(refused.body(), [*refused.headers(), *headers], status=refused.status)
 
 
-def too_large(most: int) -> Refused:
+def _too_large(most: int) -> Refused:
     return Refused(413, f"a body may have at most {most:,} bytes", code="too_large", again=False)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import aclosing, asynccontextmanager
 from pathlib import PurePath
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -16,7 +17,7 @@ from siafu.apps.batches.shelf import is_batch_id, is_file_id
 from siafu.apps.batches.turns import Turns
 from siafu.border.text import preview
 from siafu.errors import DiskFull, InputError, QueueFull, StoreError, TooLarge
-from siafu.store.batch_records import FILE, Batch, Purpose, StoredFile, new_id
+from siafu.store.batch_records import FILE, OPEN, Batch, Purpose, StoredFile, new_id
 from siafu.store.client_keys import KeyTerms
 from siafu.store.crash import crash_point
 
@@ -26,6 +27,7 @@ MAX_OPEN = 100  # batches of one owner that have not ended
 MAX_UPLOADS = 8  # at once
 TOGETHER = 256 * 1024  # bytes of an upload that are written at once
 LOOK, NOTE, SWEEP = 1.0, 5.0, 60.0  # seconds between two looks at deadlines, counts, and what has expired
+T = TypeVar("T")
 log = logging.getLogger("siafu")
 
 
@@ -47,6 +49,7 @@ class Upload:
         self._buffer = bytearray()
         self._size = 0
         self._fd: int | None = None
+        self._keeping: asyncio.Task[StoredFile] | None = None
 
     async def write(self, data: bytes) -> None:
         """Raises: TooLarge, InputError when the owner's files may take up no more, DiskFull, StoreError."""
@@ -60,11 +63,17 @@ class Upload:
             await self._flush()
 
     async def keep(self, name: str, seconds: float | None) -> StoredFile:
-        """Make it a file, durably. name: the client's word for it. seconds: how long it is kept, None = as others."""
+        """Make it a file, durably. name: the client's word for it. seconds: how long it is kept, None = as others. When
+        cancelled, it may or may not be one.
+        """
         await self._flush()
-        fd, shelf = self._fd, self._house.shelf
-        if fd is None:
+        if self._fd is None:
             raise InputError("the file is empty")
+        self._keeping = asyncio.create_task(self._keep(name, seconds, self._fd))
+        return await asyncio.shield(self._keeping)
+
+    async def _keep(self, name: str, seconds: float | None, fd: int) -> StoredFile:
+        shelf = self._house.shelf
         await in_thread(lambda: shelf.seal(self.id, fd))
         crash_point("file_sealed")
         file = StoredFile(
@@ -81,6 +90,8 @@ class Upload:
 
     async def aclose(self) -> None:
         """Idempotent."""
+        if self._keeping is not None:
+            await asyncio.wait({self._keeping})
         fd, self._fd = self._fd, None
         if fd is not None:
             await in_thread(lambda: self._house.shelf.let_go(self.id, fd))
@@ -108,8 +119,9 @@ class BatchDesk:
         self._patrons: Patrons | None = None
         self._lives: dict[str, tuple[Life, asyncio.Task[None]]] = {}
         self._purses: dict[str, Purse] = {}
+        self._going: set[asyncio.Task[Any]] = set()
+        self._accepting = asyncio.Lock()
         self._uploads = 0
-        self._checking = asyncio.Lock()
         self._turns = Turns(rules.at_once)
 
     @asynccontextmanager
@@ -126,7 +138,7 @@ class BatchDesk:
             yield
         finally:
             keeping.cancel()
-            await asyncio.wait({keeping})
+            await asyncio.wait({keeping, *self._going})
             await self.drain(0.0, asyncio.Event())
 
     async def drain(self, seconds: float, hurry: asyncio.Event) -> None:
@@ -166,8 +178,10 @@ class BatchDesk:
 
     async def delete(self, id: str, owner: str) -> None:
         """Remove a file. A batch that works on it goes on: it has the bytes under another name."""
-        file = await self.file(id, owner)
-        await self.house.store.remove_file(file.id, owner)
+        await self._surely(self._delete(await self.file(id, owner)))
+
+    async def _delete(self, file: StoredFile) -> None:
+        await self.house.store.remove_file(file.id, file.owner)
         await in_thread(lambda: self.house.shelf.drop(file.id))
 
     async def create(self, batch: Batch, once: str | None) -> Batch:
@@ -176,11 +190,16 @@ class BatchDesk:
 
         Raises: QueueFull.
         """
-        return await asyncio.shield(asyncio.create_task(self._create(batch, once)))  # accepted means begun, too
+        return await self._surely(self._create(batch, once))
 
     async def _create(self, batch: Batch, once: str | None) -> Batch:
+        async with self._accepting:  # one at a time, so that they are counted
+            return await self._accept(batch, once)
+
+    async def _accept(self, batch: Batch, once: str | None) -> Batch:
         house, owner = self.house, batch.owner
-        if sum(life.batch.owner == owner for life, _ in self._lives.values()) >= MAX_OPEN:
+        known = [life.batch for life, _ in self._lives.values()]
+        if sum(each.owner == owner and each.status in OPEN for each in known) >= MAX_OPEN:
             raise QueueFull(f"{MAX_OPEN} batches of this client key have not ended, as many as may; try again later")
         file = await self.file(batch.input_file_id, owner)
         if file.purpose != "batch":
@@ -223,9 +242,18 @@ class BatchDesk:
         batch = await self.batch(id, owner)
         if batch.status == "cancelled":
             return batch
-        if id not in self._lives or not await self._lives[id][0].cancel():
+        if id not in self._lives or not await self._surely(self._lives[id][0].cancel()):
             return None
         return await self.batch(id, owner)
+
+    async def _surely(self, work: Coroutine[Any, Any, T]) -> T:
+        """What `work` returns. When the client leaves meanwhile, it still comes to its end: what is in SQL and what is
+        known here must agree.
+        """
+        task = asyncio.create_task(work)
+        self._going.add(task)
+        task.add_done_callback(self._going.discard)
+        return await asyncio.shield(task)
 
     def rests(self, id: str) -> tuple[str, str] | None:
         """Code and message of what keeps a batch from going on; None = nothing does."""
@@ -240,8 +268,8 @@ class BatchDesk:
         if batch.owner not in self._purses:
             terms = self._patrons.terms(batch.owner) or KeyTerms(name="")
             self._purses[batch.owner] = Purse(terms)
-        life = Life(batch, self.house, self._patrons, self._purses[batch.owner])
-        task = asyncio.create_task(life.run(self._checking, self._turns), name=f"siafu {batch.id}")
+        life = Life(batch, self.house, self._patrons, self._purses[batch.owner], self._turns)
+        task = asyncio.create_task(life.run(), name=f"siafu {batch.id}")
         self._lives[batch.id] = life, task
         task.add_done_callback(lambda _: self._lives.pop(batch.id))
 

@@ -34,6 +34,7 @@ from siafu.swarm.options import MapOptions
 
 WIND_DOWN = 30.0  # seconds that calls under way get once a batch is to stop
 REST, LONGEST_REST = 5.0, 600.0  # seconds until a batch that cannot go on tries again: at first, and at most
+LOOKAHEAD = 16  # lines, of up to 4 MiB each, in memory beside those that are asked
 Why = Literal["", "cancel", "expire"]
 T = TypeVar("T")
 log = logging.getLogger("siafu")
@@ -61,11 +62,12 @@ class House(msgspec.Struct, frozen=True, kw_only=True):
 class Life:
     """`batch`: as it stands."""
 
-    def __init__(self, batch: Batch, house: House, patrons: Patrons, purse: Purse) -> None:
+    def __init__(self, batch: Batch, house: House, patrons: Patrons, purse: Purse, turns: Turns) -> None:
         self.batch = batch
         self._rests: tuple[str, str] | None = None
         self._house = house
         self._patrons = patrons
+        self._turns = turns
         self._asking = Asking(house.endpoint, patrons, purse, owner=batch.owner, batch=batch.id, clock=house.clock)
         self._count = Count(lambda text: log.info("%s: %s", batch.id, text))
         self._count.completed, self._count.failed = batch.completed, batch.failed
@@ -120,12 +122,12 @@ class Life:
             if shown != self.batch and await self._house.store.keep(shown, before=(self.batch.status,)):
                 self.batch = shown
 
-    async def run(self, checking: asyncio.Lock, turns: Turns) -> None:
+    async def run(self) -> None:
         """Until it has ended, or was told to halt. What keeps it from going on is waited for, as long as it has time.
-        Cancelling awaits what is under way. checking: held while lines are looked at, which keeps a processor busy.
+        Cancelling awaits what is under way.
         """
         rest = REST
-        while not await self._goes(checking, turns) and not self._halted:
+        while not await self._goes() and not self._halted:
             await self._sleep(rest)
             rest = min(2 * rest, LONGEST_REST)
 
@@ -133,16 +135,16 @@ class Life:
         self._why = self._why or why
         self._asking.stop.set()
 
-    async def _goes(self, checking: asyncio.Lock, turns: Turns) -> bool:
+    async def _goes(self) -> bool:
         """One try. True = there is nothing more to do."""
         self._rests = None
         try:
             job = self._job()
             if job is not None and self.batch.status == "validating":
-                async with checking:
+                async with self._turns.reading:
                     await self._validate(job)
             if job is not None and self.batch.status == "in_progress" and self._fault is None:
-                async with turns.place(self.batch.owner, self._asking.stop) as placed:
+                async with self._turns.place(self.batch.owner, self._asking.stop) as placed:
                     if placed and not self._asking.stop.is_set():
                         await self._work(job)
             return not self._halted and await self._end(job)
@@ -197,7 +199,7 @@ class Life:
         house = self._house
         store = SqliteStore(prepared.where.journal).run(self.batch.id)
         around = Surroundings(endpoint=self._asking, clock=house.clock)
-        options = MapOptions(concurrency=house.concurrency, lookahead=house.concurrency)
+        options = MapOptions(concurrency=house.concurrency, lookahead=LOOKAHEAD)
         working = asyncio.create_task(run(prepared, around, store, options, self._count))
         stopping = asyncio.create_task(self._asking.stop.wait())
         try:
@@ -216,7 +218,9 @@ class Life:
     async def _prepared(self, job: ServedBatch) -> AsyncIterator[Ready]:
         where = self._house.shelf.desk(self.batch.id)
         with ExitStack() as stack:
-            yield await in_thread(lambda: stack.enter_context(ready(job, where, FileOptions(), self._count)))
+            async with self._turns.reading:
+                found = await in_thread(lambda: stack.enter_context(ready(job, where, FileOptions(), self._count)))
+            yield found
 
     async def _end(self, job: ServedBatch | None) -> bool:
         """Bring it to the end that is due; False = none is."""

@@ -10,9 +10,10 @@ from typing import Any
 
 
 class Turns:
-    """At most `at_once` places."""
+    """At most `at_once` places. `reading`: held while a file is looked at, which keeps a processor busy."""
 
     def __init__(self, at_once: int) -> None:
+        self.reading = asyncio.Lock()
         self._free = at_once
         self._working: Counter[str] = Counter()
         self._waiting: list[tuple[str, asyncio.Future[None]]] = []
