@@ -19,6 +19,7 @@ from siafu.errors import (
     AccessRefused,
     BudgetReached,
     QuotaExhausted,
+    RateLimited,
     RequestRefused,
     SiafuError,
     StoreError,
@@ -130,10 +131,17 @@ async def test_f47_a_file_with_a_line_that_cannot_be_used_is_not_run(tmp_path: P
     assert not endpoint.requests
 
 
-async def test_a_line_that_fails_is_in_the_error_file_and_nothing_of_where_it_was_asked(tmp_path: Path) -> None:
+async def test_a_line_that_fails_is_in_the_error_file_and_nothing_of_where_it_was_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(asking, "AWAY", 0.01)
+    faults = 0
+
     def behind(request: ChatRequest, context: CallContext) -> Answer:
+        nonlocal faults
         text = request.messages[-1]["content"]
         if text == "fault":
+            faults += 1
             return UpstreamFault("http://10.0.0.7:9000 with sk-secret broke")
         return RequestRefused("no such model", status=404) if text == "refused" else "네"
 
@@ -148,6 +156,7 @@ async def test_a_line_that_fails_is_in_the_error_file_and_nothing_of_where_it_wa
         assert "no such model" in found["refused"]["error"]["message"]
         assert "10.0.0.7" not in str(found) and "sk-secret" not in str(found)
         assert [each["custom_id"] for each in await client.content(batch["output_file_id"])] == ["good"]
+    assert faults == 3
 
 
 @pytest.mark.parametrize("patient", [True, False])
@@ -220,6 +229,8 @@ async def test_what_keeps_a_batch_from_going_on_is_told_and_waited_for(
             (QuotaExhausted("no credit"), "insufficient_quota"),
             (AccessRefused("the key sk-x at http://10.0.0.7"), "access_refused"),
             (Unreachable("http://10.0.0.7 refused"), "unreachable"),
+            (RateLimited("slow down", wait=0.02), "rate_limit_exceeded"),
+            (UpstreamFault("http://10.0.0.7 is left alone", status=503, attempts=0), "upstream_fault"),
             (StoreError("/home/of/somebody/serve.db is full"), "store"),
         ):
             wrong[:] = [error]

@@ -13,7 +13,7 @@ from typing import Protocol
 import msgspec
 
 from siafu.agents.faults import unasked
-from siafu.errors import ModelError, Paused, RequestRefused, UnpricedModel
+from siafu.errors import ModelError, Paused, RateLimited, RequestRefused, UnpricedModel
 from siafu.gateway.chat import ChatRequest
 from siafu.gateway.endpoint import Endpoint, Reply
 from siafu.observe.calls import CallContext
@@ -24,6 +24,7 @@ from siafu.swarm.results import MapError
 
 LAST = 3  # priority
 AWAY = 5.0  # seconds until an endpoint that could not be reached is asked again
+TRIES = 3  # of a line, when its call failed in a way that may pass; after each the wait is twice as long
 log = logging.getLogger("siafu")
 
 
@@ -70,10 +71,12 @@ class Asking:
         self.away: tuple[str, str] | None = None  # code and message of why the endpoint cannot be reached now
 
     async def open(self, request: ChatRequest, context: CallContext) -> Reply:
-        """As the endpoint within. While that cannot be reached it is asked again, as long as the batch has time.
+        """As the endpoint within. While that cannot be reached, or is full, it is asked again as long as the batch has
+        time: that says nothing about the line. What failed otherwise and may pass has three tries, as a task has.
 
         Raises: ModelError, BudgetReached, StoreError; Paused when the batch is to stop.
         """
+        tries = 0
         async with self._purse.places or contextlib.nullcontext():
             while True:
                 await self._turn()
@@ -83,15 +86,19 @@ class Asking:
                 except UnpricedModel as error:  # of this line alone
                     raise RequestRefused(error.message, provider_code=error.code, attempts=0) from None
                 except ModelError as error:
-                    if not unasked(error):
+                    wait = error.wait or AWAY
+                    if unasked(error) or isinstance(error, RateLimited):
+                        if self.away is None:
+                            log.warning("%s waits: %s", self._batch, error.message)
+                        self.away = error.code, error.message
+                    elif (tries := tries + 1) >= TRIES or not error.retryable:
                         raise
-                    if self.away is None:
-                        log.warning("%s waits: %s", self._batch, error.message)
-                    self.away = error.code, error.message
+                    else:
+                        wait = max(wait, AWAY * 2**tries)
                 else:
                     self.away = None
                     return reply
-                await self._clock.sleep(AWAY)
+                await self._clock.sleep(wait)
 
     async def _turn(self) -> None:
         minute = self._purse.minute

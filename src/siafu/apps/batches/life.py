@@ -126,10 +126,11 @@ class Life:
         """Until it has ended, or was told to halt. What keeps it from going on is waited for, as long as it has time.
         Cancelling awaits what is under way.
         """
-        rest = REST
+        rest, before = REST, self.shown()
         while not await self._goes() and not self._halted:
             await self._sleep(rest)
-            rest = min(2 * rest, LONGEST_REST)
+            before, then = self.shown(), before
+            rest = min(2 * rest, LONGEST_REST) if before == then else REST
 
     def _stop(self, why: Why) -> None:
         self._why = self._why or why
