@@ -23,7 +23,7 @@ from siafu.store.client_keys import KeyTerms
 from siafu.swarm.results import MapError
 
 LAST = 3  # priority
-AWAY = 5.0  # seconds until an endpoint that could not be reached is asked again
+AWAY = 2.0  # seconds until an endpoint that could not be reached is asked again
 TRIES = 3  # of a line, when its call failed in a way that may pass; after each the wait is twice as long
 log = logging.getLogger("siafu")
 

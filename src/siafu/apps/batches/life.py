@@ -149,8 +149,11 @@ class Life:
                     if placed and not self._asking.stop.is_set():
                         await self._work(job)
             return not self._halted and await self._end(job)
-        except InputError as error:  # someone else has changed its files
-            self._fault = BatchFault(code=error.code, message=error.message)
+        except InputError as error:
+            log.error("%s: %s", self.batch.id, error.message)
+            self._fault = BatchFault(
+                code="files_changed", message="another program has changed its files on the server"
+            )
         except StoreError as error:
             self._rests = error.code, "siafu cannot keep results at the moment"
             log.error("%s waits: %s", self.batch.id, error.message)

@@ -1,4 +1,4 @@
-"""Whose batch is worked on next: owners take turns, and within an owner who came first."""
+"""Whose batch is worked on next: of the owner with fewest at work, then of whose turn was longest ago, then by age."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ class Turns:
         self.reading = asyncio.Lock()
         self._free = at_once
         self._working: Counter[str] = Counter()
+        self._last: Counter[str] = Counter()  # the number of an owner's last turn
+        self._turn = 0
         self._waiting: list[tuple[str, asyncio.Future[None]]] = []
 
     @asynccontextmanager
@@ -40,8 +42,9 @@ class Turns:
 
     def _next(self) -> None:
         while self._free and self._waiting:
-            owner, turn = min(self._waiting, key=lambda each: self._working[each[0]])  # of equals, the first
+            owner, turn = min(self._waiting, key=lambda each: (self._working[each[0]], self._last[each[0]]))
             self._waiting.remove((owner, turn))
             self._working[owner] += 1
+            self._last[owner] = self._turn = self._turn + 1
             self._free -= 1
             turn.set_result(None)
