@@ -10,7 +10,7 @@ effect: `intent`: about to be called; `effect`: its outcome; `unclear`: the erro
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Container, Iterable
 from typing import NamedTuple
 
@@ -58,7 +58,7 @@ class Replay:
         self._task = task
         self._journal = journal
         self._strands = Strands()
-        self._new: Counter[str] = Counter()
+        self._new: dict[str, int] = defaultdict(int)
         self.open: dict[str, Open] = {}  # effects of this run of the task that are not settled, by key
         self._left = {parse(e.path, e.seq): e for e in entries}
         self._seated = set(self._left)

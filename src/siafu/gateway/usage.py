@@ -18,6 +18,7 @@ from siafu.gateway.chat import Usage
 _READ = ("cached_tokens", "prompt_cache_hit_tokens", "cache_read_input_tokens")
 _WRITTEN = ("cache_write_tokens", "cache_creation_tokens", "cache_creation_input_tokens")
 _BESIDE = ("cache_read_input_tokens", "cache_creation_input_tokens")  # Anthropic's own, parts of the input or not
+_CACHE = frozenset((*_READ, *_WRITTEN))
 _NONE: Mapping[str, Any] = {}
 
 
@@ -60,6 +61,8 @@ def _told(names: tuple[str, ...], *tables: Mapping[str, Any]) -> set[int]:
     """
     found: set[int] = set()
     for table in tables:
+        if _CACHE.isdisjoint(table):  # nearly always
+            continue
         for name in names:
             if value := table.get(name):
                 count = _count(value)

@@ -19,7 +19,7 @@ OPENED = tuple(name for name in AttemptOpened.__struct_fields__ if name != "run"
 SETTLED = tuple(name for name in AttemptSettled.__struct_fields__ if name != "attempt")
 
 item_row, entry_row, opened_row = attrgetter(*ITEM), attrgetter(*ENTRY), attrgetter(*OPENED)
-settled_row = attrgetter(*SETTLED, "attempt")
+settled_row = attrgetter(*SETTLED)
 
 
 def _insert(table: str, columns: Sequence[str]) -> str:
@@ -30,8 +30,8 @@ def _replacing(columns: Sequence[str]) -> str:
     return ", ".join(f"{name} = excluded.{name}" for name in columns)
 
 
-OPEN = _insert("attempt", ("run", *OPENED))
-SETTLE = f"UPDATE attempt SET {', '.join(f'{name} = ?' for name in SETTLED)} WHERE attempt = ? AND outcome IS NULL"
+OPEN = _insert("attempt", ("id", "run", *OPENED))
+SETTLE = f"UPDATE attempt SET {', '.join(f'{name} = ?' for name in SETTLED)} WHERE id = ? AND outcome IS NULL"
 APPEND = _insert("journal", ("run", "task", *ENTRY)) + (
     f" ON CONFLICT (run, task, path, seq) DO UPDATE SET {_replacing(ENTRY[2:])}"
 )
@@ -47,7 +47,8 @@ session = excluded.session, input_print = CASE WHEN status IS NULL THEN excluded
 """
 
 
-def begin(db: sqlite3.Connection, *, name: str, work_print: str, now: float) -> tuple[int, RunState]:
+def begin(db: sqlite3.Connection, *, name: str, work_print: str, now: float) -> tuple[int, int, RunState]:
+    """Begin a session of the run: its id, the id of the ledger's last line, and what earlier sessions left."""
     db.execute("INSERT INTO run (name, created_at) VALUES (?, ?) ON CONFLICT (name) DO NOTHING", (name, now))
     run, session = db.execute(
         "SELECT id, (SELECT COALESCE(MAX(session), 0) + 1 FROM session WHERE run = run.id) FROM run WHERE name = ?",
@@ -73,15 +74,20 @@ def begin(db: sqlite3.Connection, *, name: str, work_print: str, now: float) -> 
         " FROM item WHERE run = ?1",
         (run, work_print),
     ).fetchone()
-    return run, RunState(
-        session=session,
-        finished=finished,
-        failed=failed,
-        changed=changed,
-        changed_pico=changed_pico,
-        spent_pico=spent_pico,
-        in_flight=in_flight,
-        in_flight_pico=in_flight_pico,
+    (last,) = db.execute("SELECT COALESCE(MAX(id), 0) FROM attempt").fetchone()
+    return (
+        run,
+        last,
+        RunState(
+            session=session,
+            finished=finished,
+            failed=failed,
+            changed=changed,
+            changed_pico=changed_pico,
+            spent_pico=spent_pico,
+            in_flight=in_flight,
+            in_flight_pico=in_flight_pico,
+        ),
     )
 
 

@@ -126,7 +126,7 @@ class SqliteRun:
     def __init__(self, store: SqliteStore, name: str) -> None:
         self._store = store
         self._name = name
-        self.id = self.session = 0
+        self.id = self.session = self.last_line = 0
         self.journal: Journal = SqliteJournal(store, self)
         self.ledger: Ledger = SqliteLedger(store, self)
 
@@ -137,7 +137,7 @@ class SqliteRun:
         try:
             await asyncio.to_thread(self._store.open)
             begin = partial(sql.begin, name=self._name, work_print=work_print, now=self._store.wall())
-            self.id, state = await self._store.writer.call(begin)
+            self.id, self.last_line, state = await self._store.writer.call(begin)
         except BaseException:
             await asyncio.to_thread(self._store.close)
             raise
@@ -185,19 +185,30 @@ class SqliteJournal:
 class SqliteLedger:
     """`Ledger` of one run: lines are kept under it, whatever label `AttemptOpened.run` carries.
 
-    A line is settled once; a second settlement of the same attempt changes nothing.
+    A line is settled once; a second settlement of the same attempt changes nothing. Lines are numbered here, not by
+    the database, so that to settle one needs no index on the attempt's own name.
     """
 
     def __init__(self, store: SqliteStore, run: SqliteRun) -> None:
         self._store = store
         self._run = run
+        self._lines: dict[str, int] = {}  # not yet settled, by attempt
 
     async def open(self, line: AttemptOpened) -> None:
-        await self._store.writer.write(sql.OPEN, (self._run.id, *sql.opened_row(line)))
+        if line.attempt in self._lines:
+            raise StoreError(f"the attempt {line.attempt} is open already")
+        self._run.last_line += 1
+        self._lines[line.attempt] = number = self._run.last_line
+        try:
+            await self._store.writer.write(sql.OPEN, (number, self._run.id, *sql.opened_row(line)))
+        except StoreError:
+            del self._lines[line.attempt]
+            raise
         crash_point("after_open")
 
     def settle(self, line: AttemptSettled) -> None:
-        self._store.writer.post(sql.SETTLE, sql.settled_row(line))
+        if (number := self._lines.pop(line.attempt, None)) is not None:
+            self._store.writer.post(sql.SETTLE, (*sql.settled_row(line), number))
 
     async def spent_on(self, task: str) -> Mapping[str, int]:
         return dict(await self._store.read(lambda db: db.execute(sql.SPENT_ON, (self._run.id, task)).fetchall()))

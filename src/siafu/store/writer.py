@@ -22,6 +22,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from itertools import repeat
 from operator import length_hint
 from typing import Any, TypeVar
 
@@ -67,9 +68,9 @@ class Writer:
         self._dead = ""
         self._untold = ""  # the first failure of a posted line, for `close`
         self._using = threading.Lock()  # held by who uses the connection; taken before the lock of the queue, if both
-        lock = threading.Lock()
-        self._work = threading.Condition(lock)
-        self._room = threading.Condition(lock)
+        self._lock = threading.Lock()
+        self._work = threading.Condition(self._lock)
+        self._room = threading.Condition(self._lock)
         self._thread = threading.Thread(target=self._run, name="siafu-writer", daemon=True)
         # who was asked to take what is queued; None: nobody, and nothing is
         self._asked: asyncio.AbstractEventLoop | threading.Thread | None = None
@@ -98,7 +99,7 @@ class Writer:
 
         Raises: StoreError when the writer is closed or dead.
         """
-        with self._room:
+        with self._lock:
             if len(self._queue) >= self._max:
                 self._ask_thread()  # this may be the loop that was asked
                 self._room.wait_for(lambda: len(self._queue) < self._max or self._dead or self._closing)
@@ -122,7 +123,7 @@ class Writer:
         loop = asyncio.get_running_loop()
         while True:
             future: _Future = loop.create_future()
-            with self._work:
+            with self._lock:
                 if len(self._queue) < self._max:
                     self._put((operation, row, future), loop)
                     break
@@ -183,7 +184,7 @@ class Writer:
             crowd, self._crowd = self._crowd, []
             self._asked = None
             self._room.notify_all()
-        _tell((future, None, None) for future in crowd)
+        _tell(crowd, repeat(_DONE))
         return batch
 
     def _wait_for_others(self, milliseconds: int) -> None:
@@ -207,7 +208,7 @@ class Writer:
             return
         self._pace(time.monotonic() - began, len(batch), on_loop)
         crash_point("after_commit")
-        _tell((item[2], *outcome) for item, outcome in zip(batch, outcomes, strict=True))
+        _tell([item[2] for item in batch], outcomes)
 
     def _pace(self, took: float, rows: int, on_loop: bool) -> None:
         """Who makes the next transactions, after one of so many rows took so many seconds."""
@@ -293,8 +294,8 @@ class Writer:
             self._room.notify_all()
         if any(item[2] is None for item in batch):
             self._untold = self._untold or self._dead
-        _tell((item[2], None, StoreError(self._dead)) for item in batch)
-        _tell((future, None, None) for future in crowd)
+        _tell([item[2] for item in batch], ((None, StoreError(self._dead)) for _ in batch))
+        _tell(crowd, repeat(_DONE))
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:
@@ -304,21 +305,32 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
         return None
 
 
-def _tell(told: Iterable[tuple[_Future | None, Any, Exception | None]]) -> None:
-    by_loop: dict[asyncio.AbstractEventLoop, list[tuple[_Future, Any, Exception | None]]] = defaultdict(list)
-    for future, value, fault in told:
-        if future is not None:
-            by_loop[future.get_loop()].append((future, value, fault))
-    for loop, outcomes in by_loop.items():
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits there any more
-            loop.call_soon_threadsafe(_resolve, outcomes)
-
-
-def _resolve(outcomes: list[tuple[_Future, Any, Exception | None]]) -> None:
-    for future, value, fault in outcomes:
-        if future.done():  # its caller was cancelled
+def _tell(futures: Iterable[_Future | None], outcomes: Iterable[_Outcome]) -> None:
+    """Give each future its outcome: at once on the loop that runs here, by a message to its loop elsewhere."""
+    here = _running_loop()
+    elsewhere: dict[asyncio.AbstractEventLoop, list[tuple[_Future, _Outcome]]] = defaultdict(list)
+    for future, outcome in zip(futures, outcomes, strict=False):
+        if future is None:
             continue
-        if fault is None:
-            future.set_result(value)
+        if (loop := future.get_loop()) is here:
+            _resolve(future, outcome)
         else:
-            future.set_exception(fault)
+            elsewhere[loop].append((future, outcome))
+    for loop, told in elsewhere.items():
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits there any more
+            loop.call_soon_threadsafe(_resolve_all, told)
+
+
+def _resolve_all(told: Iterable[tuple[_Future, _Outcome]]) -> None:
+    for future, outcome in told:
+        _resolve(future, outcome)
+
+
+def _resolve(future: _Future, outcome: _Outcome) -> None:
+    value, fault = outcome
+    if future.done():  # its caller was cancelled
+        return
+    if fault is None:
+        future.set_result(value)
+    else:
+        future.set_exception(fault)
