@@ -416,3 +416,22 @@ async def test_a_server_that_is_stopped_lets_lines_end_and_the_next_one_asks_non
         batch = await client.ended(id)
         assert batch["request_counts"] == {"total": 9, "completed": 9, "failed": 0}
     assert sorted(gate.asked) == sorted(map(str, range(9)))
+
+
+async def test_an_input_that_another_program_changed_is_not_run(tmp_path: Path) -> None:
+    gate = Gate()
+    async with front(tmp_path, gate, limits={"concurrency": 1}) as client:
+        id = await client.begun(lines("a", "b"))
+        await until(lambda: gate.at_once == 1)
+        client.served.stops.asked.set()
+        await asyncio.sleep(0)
+        gate.go.set()
+        assert client.served.ended is not None
+        await client.served.ended
+    (changed,) = (tmp_path / "home" / "batches" / id).glob("input.jsonl")
+    changed.write_bytes(line("a", "other") + line("b"))
+    async with front(tmp_path, gate) as client:
+        batch = await client.ended(id)
+    assert (batch["status"], batch["errors"]["data"][0]["code"]) == ("failed", "files_changed")
+    assert str(tmp_path) not in str(batch) and gate.asked == ["a"]
+    assert batch["output_file_id"] and batch["request_counts"]["completed"] == 1

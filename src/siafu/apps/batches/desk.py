@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import aclosing, asynccontextmanager
 from pathlib import PurePath
@@ -24,7 +25,7 @@ from siafu.store.crash import crash_point
 MAX_FILE = 200 * 2**20  # bytes
 MAX_NAME = 255  # characters
 MAX_OPEN = 100  # batches of one owner that have not ended
-MAX_UPLOADS = 8  # at once
+MAX_UPLOADS = 8  # of one owner at once
 TOGETHER = 256 * 1024  # bytes of an upload that are written at once
 LOOK, NOTE, SWEEP = 1.0, 5.0, 60.0  # seconds between two looks at deadlines, counts, and what has expired
 T = TypeVar("T")
@@ -85,7 +86,11 @@ class Upload:
             created_at=int(self._house.clock.wall()),
             expires_at=self._house.lasts(seconds),
         )
-        await self._house.store.add_file(file)
+        try:
+            await self._house.store.add_file(file)
+        except StoreError:
+            await in_thread(lambda: shelf.drop(self.id))
+            raise
         return file
 
     async def aclose(self) -> None:
@@ -121,7 +126,7 @@ class BatchDesk:
         self._purses: dict[str, Purse] = {}
         self._going: set[asyncio.Task[Any]] = set()
         self._accepting = asyncio.Lock()
-        self._uploads = 0
+        self._uploads: Counter[str] = Counter()
         self._turns = Turns(rules.at_once)
 
     @asynccontextmanager
@@ -160,15 +165,15 @@ class BatchDesk:
     @asynccontextmanager
     async def receiving(self, owner: str) -> AsyncIterator[Upload]:
         """A new file, to be written and kept in the block. Raises: QueueFull when too many come in at once."""
-        if self._uploads >= MAX_UPLOADS:
-            raise QueueFull(f"{MAX_UPLOADS} files are being uploaded, as many as may at once; try again later")
-        self._uploads += 1
+        if self._uploads[owner] >= MAX_UPLOADS:
+            raise QueueFull(f"{MAX_UPLOADS} files are being uploaded with this client key, as many as may at once")
+        self._uploads[owner] += 1
         try:
             upload = Upload(self.house, owner, self._rules.most_bytes - await self.house.store.bytes_of(owner))
             async with aclosing(upload):
                 yield upload
         finally:
-            self._uploads -= 1
+            self._uploads[owner] -= 1
 
     async def file(self, id: str, owner: str) -> StoredFile:
         found = await self.house.store.file(id, owner) if is_file_id(id) else None
@@ -294,4 +299,6 @@ class BatchDesk:
                         await in_thread(lambda id=id: house.shelf.drop(id))  # type: ignore[misc]
             except StoreError as error:
                 log.error("stored files and batches: %s", error.message)
+            except Exception:
+                log.exception("stored files and batches cannot be looked after; this is tried again")
             await house.clock.sleep(LOOK)

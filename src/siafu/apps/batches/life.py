@@ -35,6 +35,7 @@ from siafu.swarm.options import MapOptions
 WIND_DOWN = 30.0  # seconds that calls under way get once a batch is to stop
 REST, LONGEST_REST = 5.0, 600.0  # seconds until a batch that cannot go on tries again: at first, and at most
 LOOKAHEAD = 16  # lines, of up to 4 MiB each, in memory beside those that are asked
+REVOKED = BatchFault(code="invalid_api_key", message="its client key was revoked, or has expired")
 Why = Literal["", "cancel", "expire"]
 T = TypeVar("T")
 log = logging.getLogger("siafu")
@@ -148,7 +149,7 @@ class Life:
                 async with self._turns.place(self.batch.owner, self._asking.stop) as placed:
                     if placed and not self._asking.stop.is_set():
                         await self._work(job)
-            return not self._halted and await self._end(job)
+            return not self._halted and await self._end()
         except InputError as error:
             log.error("%s: %s", self.batch.id, error.message)
             self._fault = BatchFault(
@@ -164,10 +165,13 @@ class Life:
 
     def _job(self) -> ServedBatch | None:
         """What its lines are; None once its key is good no more, which fails it."""
-        terms: KeyTerms | None = self._patrons.terms(self.batch.owner)
+        terms = self._patrons.terms(self.batch.owner)
         if terms is None:
-            self._fault = BatchFault(code="invalid_api_key", message="its client key was revoked, or has expired")
+            self._fault = REVOKED
             return None
+        return self._lines(terms)
+
+    def _lines(self, terms: KeyTerms | None) -> ServedBatch:
         return ServedBatch(self.batch.id, terms, self._house.own, self._patrons.tell)
 
     async def _validate(self, job: ServedBatch) -> None:
@@ -226,7 +230,7 @@ class Life:
                 found = await in_thread(lambda: stack.enter_context(ready(job, where, FileOptions(), self._count)))
             yield found
 
-    async def _end(self, job: ServedBatch | None) -> bool:
+    async def _end(self) -> bool:
         """Bring it to the end that is due; False = none is."""
         status = self.batch.status
         if status not in OPEN:
@@ -237,20 +241,22 @@ class Life:
             crash_point("batch_finalizing")
             return await self._finished("completed", ("finalizing",))
         if self._fault is not None:
-            return await self._finished("failed", ("validating", "in_progress", "finalizing"))
+            if self._fault is REVOKED:
+                await self._recount(late=False)
+            return await self._finished("failed", tuple(OPEN))
         if status == "cancelling":
-            await self._recount(job, late=False)
+            await self._recount(late=False)
             return await self._finished("cancelled", ("cancelling",))
         if self._why == "expire":
-            await self._recount(job, late=True)
-            return await self._finished("expired", ("validating", "in_progress", "finalizing"))
+            await self._recount(late=True)
+            return await self._finished("expired", ("validating", "in_progress"))
         return False
 
-    async def _recount(self, job: ServedBatch | None, *, late: bool) -> None:
+    async def _recount(self, *, late: bool) -> None:
         """Look what its files hold. late: lines without a record get the error that says so."""
-        if job is None or not self.batch.total:
+        if not self.batch.total:
             return
-        async with self._prepared(job) as prepared:
+        async with self._prepared(self._lines(None)) as prepared:
             self._count.begin(prepared.plan)
             if late:
                 self._count.failed += await in_thread(lambda: give_up(prepared))
@@ -283,7 +289,7 @@ class Life:
                 await in_thread(lambda id=file.id: house.shelf.drop(id))  # type: ignore[misc]
             return False
         crash_point("batch_ended")
-        return await self._end(None)
+        return await self._end()
 
     async def _move(
         self, to: Status, before: tuple[Status, ...], *, files: list[StoredFile] | None = None, **fields: Any
