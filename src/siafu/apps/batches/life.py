@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager, suppress
 from typing import Any, Literal, TypeVar
 
 import msgspec
@@ -120,7 +120,11 @@ class Life:
         """Keep how many lines are done. Raises: StoreError."""
         async with self._lock:
             shown = self.shown()
-            if shown != self.batch and await self._house.store.keep(shown, before=(self.batch.status,)):
+            if (
+                shown != self.batch
+                and self.batch.status in OPEN
+                and await self._house.store.keep(shown, before=(self.batch.status,))
+            ):
                 self.batch = shown
 
     async def run(self) -> None:
@@ -132,6 +136,8 @@ class Life:
             await self._sleep(rest)
             before, then = self.shown(), before
             rest = min(2 * rest, LONGEST_REST) if before == then else REST
+        with suppress(StoreError):  # the next process counts again
+            await self.note()
 
     def _stop(self, why: Why) -> None:
         self._why = self._why or why
