@@ -57,7 +57,7 @@ async def test_a_batch_from_its_upload_to_its_output(tmp_path: Path) -> None:
         texts = {each["custom_id"]: each["response"]["body"]["choices"][0]["message"]["content"] for each in found}
         assert texts == {"가": "답 가", "나": "답 나", "다": "답 다"}
         assert {each["response"]["status_code"] for each in found} == {200}
-        assert not list((tmp_path / "home" / "batches").iterdir())
+        await until(lambda: not list((tmp_path / "home" / "batches").iterdir()))
 
 
 class Gate:
@@ -127,7 +127,7 @@ async def test_f47_a_file_with_a_line_that_cannot_be_used_is_not_run(tmp_path: P
             assert (name, batch["status"], batch["output_file_id"]) == (name, "failed", None)
             assert (name, [(each["code"], each["line"]) for each in batch["errors"]["data"]]) == (name, errors)
             assert batch["failed_at"] and not batch["in_progress_at"]
-        assert not list((tmp_path / "home" / "batches").iterdir())
+        await until(lambda: not list((tmp_path / "home" / "batches").iterdir()))
     assert not endpoint.requests
 
 
