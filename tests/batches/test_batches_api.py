@@ -236,14 +236,14 @@ async def test_what_keeps_a_batch_from_going_on_is_told_and_waited_for(
             wrong[:] = [error]
             id = await client.begun(lines("a", "b"))
             async with asyncio.timeout(10):
-                while "siafu" not in (batch := await client.batch(id)):
+                while "waits_for" not in (batch := await client.batch(id))["siafu"]:
                     await asyncio.sleep(0.01)
             assert (batch["status"], batch["siafu"]["waits_for"]["code"]) == ("in_progress", code)
             assert "10.0.0.7" not in str(batch) and "somebody" not in str(batch)
             wrong.clear()
             batch = await client.ended(id)
             assert batch["request_counts"] == {"total": 2, "completed": 2, "failed": 0}
-            assert "siafu" not in batch
+            assert batch["siafu"] == {"simulated": True}
 
 
 async def test_a_model_without_a_price_under_a_budget_fails_its_line_only(tmp_path: Path) -> None:
@@ -267,7 +267,7 @@ async def test_a_full_disk_stops_uploads_and_batches_and_loses_nothing(
         assert (status, told["error"]["code"], told["error"]["type"]) == (507, "disk_full", "server_error")
         _, batch = await client.create(file)
         async with asyncio.timeout(10):
-            while "siafu" not in (batch := await client.batch(batch["id"])):
+            while "waits_for" not in (batch := await client.batch(batch["id"]))["siafu"]:
                 await asyncio.sleep(0.01)
         assert batch["siafu"]["waits_for"]["code"] == "disk_full"
         monkeypatch.setattr(Shelf, "room", room)

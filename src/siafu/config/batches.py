@@ -40,5 +40,6 @@ async def batch_desk(settings: Settings, endpoint: Endpoint, clock: Clock) -> As
             own=NAMESPACE,
             concurrency=settings.limits.concurrency,
             keep=own.keep_days * _DAY or None,
+            simulated=settings.simulated,
         )
         yield BatchDesk(house, Rules(at_once=own.at_once, most_bytes=int(own.key_gigabytes * _GIGABYTE)))

@@ -115,4 +115,4 @@ async def _answer(x: Exchange, desk: BatchDesk, batch: Batch) -> None:
 
 
 def _told(desk: BatchDesk, batch: Batch) -> BatchObject:
-    return batch_object(batch, desk.rests(batch.id))
+    return batch_object(batch, desk.rests(batch.id), simulated=desk.house.simulated)

@@ -78,7 +78,9 @@ class RequestCounts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BatchObject(msgspec.Struct, frozen=True, kw_only=True):
-    """siafu: beyond OpenAI's fields, `waits_for` (code and message) while something keeps the batch from going on."""
+    """siafu: beyond OpenAI's fields, `waits_for` (code and message) while something keeps the batch from going on, and
+    `simulated` when rules answer instead of a model.
+    """
 
     id: str
     input_file_id: str
@@ -125,13 +127,15 @@ def file_object(file: StoredFile) -> FileObject:
     )
 
 
-def batch_object(batch: Batch, rests: tuple[str, str] | None) -> BatchObject:
+def batch_object(batch: Batch, rests: tuple[str, str] | None, *, simulated: bool) -> BatchObject:
     """rests: code and message of what keeps it from going on."""
     errors = [BatchError(**msgspec.structs.asdict(fault)) for fault in batch.faults]
-    own = msgspec.UNSET if rests is None else {"waits_for": {"code": rests[0], "message": rests[1]}}
+    own: dict[str, Any] = {"simulated": True} if simulated else {}
+    if rests is not None:
+        own["waits_for"] = {"code": rests[0], "message": rests[1]}
     return BatchObject(
         **{name: getattr(batch, name) for name in _SAME},
         errors=BatchErrors(data=errors) if errors else None,
         request_counts=RequestCounts(total=batch.total, completed=batch.completed, failed=batch.failed),
-        siafu=own,
+        siafu=own or msgspec.UNSET,
     )

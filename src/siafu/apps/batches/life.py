@@ -43,7 +43,7 @@ log = logging.getLogger("siafu")
 
 class House(msgspec.Struct, frozen=True, kw_only=True):
     """What batches are worked on with. own: how models begin that are siafu itself. concurrency: calls at once of one
-    batch. keep: seconds that a file is kept, None = for ever.
+    batch. keep: seconds that a file is kept, None = for ever. simulated: no model answers, rules do.
     """
 
     shelf: Shelf
@@ -53,6 +53,7 @@ class House(msgspec.Struct, frozen=True, kw_only=True):
     own: str
     concurrency: int
     keep: float | None
+    simulated: bool = False
 
     def lasts(self, seconds: float | None = None) -> int | None:
         """Until when a file of now is kept; seconds: by its owner's wish."""
