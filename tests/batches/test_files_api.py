@@ -107,6 +107,9 @@ async def test_a_file_that_is_too_large_or_too_much_is_refused(tmp_path: Path, m
         assert (await client.upload(b"x" * 501))[0] == 400
         other = await client.with_key()
         assert (await other.upload(b"x" * 501))[0] == 200
+        monkeypatch.setattr(files, "MAX_FORM", 2000)
+        padded = form(PURPOSE, DATA, end=b"--b--\r\n" + b"x" * 2000)
+        assert (await other.ask("POST", "/v1/files", **padded))[0] == 413
         assert len(stored(tmp_path)) == 2
         big = {"Content-Type": "multipart/form-data; boundary=b", "Content-Length": str(10**9)}
         assert (await other.ask("POST", "/v1/files", headers=big))[0] == 413  # before anything has arrived

@@ -14,7 +14,7 @@ from siafu.apps.batches.desk import MAX_FILE, BatchDesk
 from siafu.apps.batches.life import in_thread
 from siafu.border.multipart import Multipart, Part, boundary_of
 from siafu.border.text import clean_bytes, preview
-from siafu.errors import InputError
+from siafu.errors import InputError, TooLarge
 from siafu.service.exchange import Exchange
 from siafu.service.refusals import Refused, invalid
 from siafu.service.stored_records import FileDeleted, FileList, file_object
@@ -34,7 +34,7 @@ async def upload(x: Exchange, desk: BatchDesk, owner: str, id: str) -> None:
     x.size(MAX_FORM)
     form = _Form(boundary_of(x.header(b"content-type")))
     now = asyncio.get_running_loop().time
-    ends, more = now() + UPLOAD_SECONDS, True
+    ends, more, size = now() + UPLOAD_SECONDS, True, 0
     async with desk.receiving(owner) as coming:
         while more:
             try:
@@ -42,6 +42,9 @@ async def upload(x: Exchange, desk: BatchDesk, owner: str, id: str) -> None:
                     data, more = await x.piece()
             except TimeoutError:
                 raise Refused(408, "the file did not arrive in time", code="timeout") from None
+            size += len(data)
+            if size > MAX_FORM:
+                raise TooLarge(f"a file may have at most {MAX_FILE:,} bytes")
             for piece in form.feed(data):
                 await coming.write(piece)
         file = await coming.keep(*form.ended())
