@@ -350,10 +350,11 @@ async def test_asked_for_again_under_an_idempotency_key_it_is_the_same_batch(tmp
         ({"completion_window": "1w"}, "completion_window"),
         ({"completion_window": "31d"}, "completion_window"),
         ({"completion_window": 24}, "completion_window"),
-        ({"metadata": {"a": 1}}, "metadata"),
+        ({"metadata": {"a": 1}}, "metadata[...]"),
+        ({"metadata": {"a" * 65: ""}}, "metadata"),
         ({"metadata": {str(n): "" for n in range(17)}}, "metadata"),
         ({"output_expires_after": {"anchor": "created_at", "seconds": 1}}, "output_expires_after.seconds"),
-        ({"output_expires_after": {"anchor": "now", "seconds": 3600}}, "output_expires_after"),
+        ({"output_expires_after": {"anchor": "now", "seconds": 3600}}, "output_expires_after.anchor"),
     ],
 )
 def test_what_a_batch_cannot_be(more: dict[str, Any], param: str) -> None:

@@ -31,6 +31,7 @@ SAMPLES: dict[str, list[Any]] = {
     "base_url": ["https://a.example/v1", "http://localhost:11434/v1"],
     "api_key": ["env:KEY", "file:/run/secrets/key"],
     "api_keys[]": ["env:A", "file:/b"],
+    "secret": ["env:SECRET", "file:/run/secrets/webhook"],
     "day": ["20 USD", "$0.50", "1,000 usd", "3", 5],
     "per_item": ["0.05 USD", 1],
     "per_agent": ["US$ .5"],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import io
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -18,6 +19,7 @@ from siafu.border.secrets import Secret
 from siafu.border.stopping import Stops
 from siafu.config.serving import Departures, Serving
 from siafu.config.swarms import SupportSwarm
+from siafu.config.tasks import TaskHouse
 from siafu.gateway.accounts import Accounts
 from siafu.gateway.chat import ChatRequest
 from siafu.gateway.endpoint import Endpoint, PlainReply, Reply, ReplyHead
@@ -74,11 +76,13 @@ class Served:
         """Status, headers and JSON of one request; a POST of HELLO unless `body` is something else."""
         sent = {name.replace("_", "-"): value for name, value in headers.items()}
         data = body if isinstance(body, bytes) else json.dumps(HELLO if body is None else body).encode()
-        method = method or ("POST" if path.endswith("completions") else "GET")
+        method = method or ("POST" if path.endswith("completions") or body is not None else "GET")
         sent.setdefault("Content-Type", "application/json")
         async with (
             aiohttp.ClientSession() as session,
-            session.request(method, self.url + path, data=data if method == "POST" else None, headers=sent) as reply,
+            session.request(
+                method, self.url + path, data=io.BytesIO(data) if method == "POST" else None, headers=sent
+            ) as reply,
         ):
             text = await reply.read()
             found = {name.lower(): value for name, value in reply.headers.items()}
@@ -97,6 +101,7 @@ async def server(
     spent: tuple[int, int] = (0, 0),
     identity_key: Secret | None = None,
     batches: BatchDesk | None = None,
+    tasks: TaskHouse | str = "not in this test",
 ) -> AsyncIterator[Served]:
     """Serve `endpoint`, ended with the block."""
     clock, accounts = SystemClock(), Accounts()
@@ -118,6 +123,7 @@ async def server(
         models=models or listed,
         support=support,
         identity_key=identity_key,
+        tasks=tasks,
         simulated=False,
         batches=batches,
     )

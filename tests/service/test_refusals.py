@@ -11,7 +11,9 @@ import pytest
 from siafu import errors
 from siafu.border.secrets import Secret
 from siafu.errors import SiafuError
-from siafu.service.refusals import Refused, not_here, refusal, told
+from siafu.service.refusals import Refused, refusal, told
+from siafu.service.route import find
+from siafu.service.routes import ROUTES
 
 STATUS = {
     errors.RateLimited: 429,
@@ -98,10 +100,30 @@ def test_types_are_those_of_openai() -> None:
     assert json.loads(told("nobody knows", "").body())["error"]["type"] == "server_error"
 
 
+def not_here(method: str, path: str) -> Refused:
+    with pytest.raises(Refused) as caught:
+        find(ROUTES, method, path)
+    return caught.value
+
+
 def test_an_unknown_path_gets_help() -> None:
-    known = {"/v1/chat/completions": ["POST"], "/v1/models": ["GET"]}
-    assert "did you mean /v1/chat/completions" in not_here("POST", "/chat/completions", known).message
-    assert "It serves /v1/chat/completions" in not_here("POST", "/v1/embeddings", known).message
-    found = not_here("DELETE", "/v1/models", known)
-    assert (found.status, found.message) == (405, "/v1/models takes GET, not DELETE")
-    assert not_here("GET", "/" + "x" * 10_000, known).status == 404
+    assert "did you mean /v1/chat/completions" in not_here("POST", "/chat/completions").message
+    assert "It serves /v1/chat/completions" in not_here("POST", "/v1/embeddings").message
+    found = not_here("DELETE", "/v1/swarm/tasks")
+    assert (found.status, found.message) == (405, "/v1/swarm/tasks takes GET or POST, not DELETE")
+    assert (b"allow", b"GET, POST") in found.headers()
+    assert not_here("GET", "/" + "x" * 10_000).status == 404
+
+
+@pytest.mark.parametrize(
+    ("path", "name", "given"),
+    [
+        ("/v1/models/siafu/support", "getModel", "siafu/support"),
+        ("/v1/swarm/tasks/t_1", "getTask", "t_1"),
+        ("/v1/swarm/tasks/t_1/events", "followTask", "t_1"),
+        ("/v1/swarm/events", "followTasks", ""),
+    ],
+)
+def test_paths_are_told_apart(path: str, name: str, given: str) -> None:
+    route, found = find(ROUTES, "GET", path)
+    assert (route.name, found) == (name, given)

@@ -9,6 +9,7 @@ from siafu.border.secrets import redact
 from siafu.border.text import preview
 from siafu.errors import ConfigError
 
+_NAT64 = ipaddress.ip_network("64:ff9b::/96")
 _PATHS = ("/chat/completions", "/completions", "/embeddings", "/models", "/responses")
 
 
@@ -21,6 +22,22 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(name).is_loopback
     except ValueError:
         return False
+
+
+def is_public(address: str) -> bool:
+    """Whether an IP address is one of the public internet: not of this machine or link (where clouds keep their
+    metadata), of no private, shared or reserved network, and not such an address written within another.
+    """
+    try:
+        found: ipaddress.IPv4Address | ipaddress.IPv6Address = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return False
+    if isinstance(found, ipaddress.IPv6Address):
+        if found in _NAT64:
+            found = ipaddress.IPv4Address(found.packed[-4:])
+        else:
+            found = found.ipv4_mapped or found.sixtofour or (found.teredo[1] if found.teredo else found)
+    return found.is_global and not found.is_multicast
 
 
 def checked_base_url(url: str, where: str) -> str:

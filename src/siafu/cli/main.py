@@ -28,6 +28,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "doctor": ("siafu.cli.doctor", "Check settings, key, endpoint and tools, and say what to do."),
     "support": ("siafu.cli.support", "Answer customer requests with a swarm of agents."),
     "serve": ("siafu.cli.serve", "Serve an OpenAI-compatible endpoint in front of others."),
+    "openapi": ("siafu.cli.openapi", "Print what siafu serve answers, as an OpenAPI document."),
     "submit": ("siafu.cli.submit", "Hand requests over to workers; what is accepted is kept."),
     "worker": ("siafu.cli.worker", "Do what was submitted; several may work at once."),
     "tasks": ("siafu.cli.tasks", "See, follow, cancel, retry and purge submitted tasks."),

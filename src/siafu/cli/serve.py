@@ -46,9 +46,10 @@ Examples:
     -H 'Content-Type: application/json' \\
     -d '{"model":"m","messages":[{"role":"user","content":"안녕하세요"}]}'
 \b
-Serves POST /v1/chat/completions (plain and streamed), GET /v1/models,
-/v1/files and /v1/batches (they go on after a restart), GET /health/liveness
-and /health/readiness. Model names are passed through;
+Serves POST /v1/chat/completions (plain and streamed), GET /v1/models, files
+and batches (/v1/files, /v1/batches: they go on after a restart), tasks for
+siafu worker (/v1/swarm/tasks), GET /openapi.json (also: siafu openapi),
+/health/liveness and /health/readiness. Model names are passed through;
 siafu/support is the support swarm. Every call has a line in serve.db in
 SIAFU_HOME. A siafu.toml that changes counts within two seconds, or at SIGHUP.
 SIGTERM and Ctrl-C finish what runs; a second one ends at once.
@@ -111,8 +112,13 @@ async def _run(
     from siafu.service.access import KeyRing
     from siafu.service.app import App
     from siafu.service.server import serve
+    from siafu.service.tasks.webhooks import told_webhooks
 
-    async with stopping(parent_pid) as stops, serving(settings, _say) as parts:
+    async with (
+        stopping(parent_pid) as stops,
+        serving(settings, _say) as parts,
+        told_webhooks(parts.tasks, parts.clock),
+    ):
         ring = KeyRing(parts.keys, parts.clock, open_until_first=door.loopback)
         await ring.refresh()
         if not door.loopback and not ring.active:

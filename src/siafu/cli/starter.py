@@ -116,6 +116,13 @@ SETTINGS = """\
 # url = "https://tools.example.com/mcp"                     # ... or reached over Streamable HTTP
 # headers = { Authorization = "env:SEARCH_AUTHORIZATION" }
 
+# Who is told by siafu serve when a task has ended; docs/http.md says how to check what comes.
+# [webhooks.shop]
+# url = "https://shop.example.com/hooks/siafu"
+# secret = "env:SHOP_WEBHOOK_SECRET"  # whsec_ and 24 to 64 bytes in Base64
+# tenants = ["shop"]                 # whose tasks; leave it away for all
+# allow_private = false              # true: the host may be in a private network
+
 # Tools that act on the world, each effect once; docs/effects.md has all the rules. "server.tool", in quotes.
 # [tools.effects."shop.process_refund"]
 # key = ["request", "order_id"]      # what makes it the same effect, however often it is asked for

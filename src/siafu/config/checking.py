@@ -13,6 +13,7 @@ from siafu.config.budgets import thrift
 from siafu.config.mcp_servers import configured_server
 from siafu.config.settings import Settings, given, load, settled
 from siafu.config.upstreams import configured_ways, rule
+from siafu.config.webhooks import webhook
 from siafu.errors import ConfigError, ConfigErrors
 
 
@@ -62,6 +63,8 @@ def _steps(settings: Settings) -> Iterator[Callable[[], Any]]:
         yield partial(rule, settings, number)
     for name, server in settings.mcp_servers.items():
         yield partial(configured_server, name, server)
+    for name, receiver in settings.webhooks.items():
+        yield partial(webhook, name, receiver)
     if settings.tools.effects:
         from siafu.config.effects import effect_rule  # noqa: PLC0415 (SQLAlchemy, 140 ms)
 

@@ -180,6 +180,17 @@ class McpServerSettings(Section):
     identity: Literal["siafu"] | None = None
 
 
+class WebhookSettings(Section):
+    """Who is told when a task has ended. tenants: whose tasks, None = all. allow_private: the host may be in a private
+    network.
+    """
+
+    url: str
+    secret: SecretName = Field(repr=False)
+    tenants: list[str] | None = None
+    allow_private: bool = False
+
+
 class ToolSettings(Section):
     """`effects`: by `"server.tool"`, the contract of a tool that acts on the world; see `tools.effect_rules`."""
 

@@ -17,6 +17,7 @@ from siafu.config.budgets import open_accounts
 from siafu.config.client_keys import LEDGER, RUN, client_keys, customer_key
 from siafu.config.settings import Settings
 from siafu.config.swarms import SupportSwarm, support_swarm
+from siafu.config.tasks import TaskHouse, task_house
 from siafu.config.upstreams import open_ways
 from siafu.gateway.accounts import Accounts
 from siafu.gateway.endpoint import Endpoint
@@ -54,8 +55,8 @@ def _nobody_waits(task: str) -> None:
 
 
 class Serving(msgspec.Struct, frozen=True, kw_only=True):
-    """The built parts. spent: as in `service.budgets`. models: the upstream's list, as it is asked. support: the swarm,
-    or why there is none. identity_key: checks who a customer is. batches: works once it is opened; None = there are
+    """The built parts. spent: as in `service.budgets`. models: the upstream's list, as it is asked. support, tasks: or
+    why there are none. identity_key: checks who a customer is. batches: works once it is opened; None = there are
     neither files nor batches. reload: has the settings read again.
     """
 
@@ -68,6 +69,7 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True):
     models: Callable[[], Awaitable[Sequence[str]]]
     support: SupportSwarm | str
     identity_key: Secret | None
+    tasks: TaskHouse | str
     simulated: bool
     batches: BatchDesk | None = None
     reload: Callable[[], None] = _nobody_looks
@@ -98,6 +100,9 @@ async def serving(settings: Settings, notice: Callable[[str], None]) -> AsyncIte
         gateway = await stack.enter_async_context(
             open_gateway(settings, ways, departures, accounts, Front(notice=notice, asked=asked, served=True))
         )
+        tasks = await stack.enter_async_context(task_house(settings))
+        if isinstance(tasks, str):
+            notice(f"{tasks} (no tasks are taken; all else is served)")
         support = await stack.enter_async_context(support_swarm(settings, gateway))
         desk = await stack.enter_async_context(batch_desk(settings, gateway, clock))
 
@@ -114,6 +119,7 @@ async def serving(settings: Settings, notice: Callable[[str], None]) -> AsyncIte
             models=gateway.models,
             support=support,
             identity_key=customer_key(),
+            tasks=tasks,
             simulated=settings.simulated,
             batches=desk,
             reload=asked.set,

@@ -36,6 +36,7 @@ from siafu.config.sections import (
     Section,
     ToolSettings,
     UpstreamSettings,
+    WebhookSettings,
 )
 from siafu.errors import ConfigError, ConfigErrors
 
@@ -99,6 +100,7 @@ class Settings(Section):
     prices: dict[str, PriceSettings] = Field(default={})
     mcp_servers: dict[str, McpServerSettings] = Field(default={})
     tools: ToolSettings = ToolSettings()
+    webhooks: dict[str, WebhookSettings] = Field(default={})
     database_url: str | Secret | None = None
     redis_url: str | Secret | None = None
     home: Folder = Path(".siafu")
@@ -318,7 +320,9 @@ def _refuse_secret(each: Given) -> None:
         return
     texts = each.value if isinstance(each.value, list) else [each.value]
     plain = [text for text in texts if isinstance(text, str) and not refers(text)]
-    if (plain and each.place[-1:] in (("api_key",), ("api_keys",))) or any(redact(text) != text for text in plain):
+    if (plain and each.place[-1:] in (("api_key",), ("api_keys",), ("secret",))) or any(
+        redact(text) != text for text in plain
+    ):
         raise ConfigError(f'{each.name} in {each.source} must be "env:NAME" or "file:/path", never the secret itself')
 
 

@@ -24,16 +24,18 @@ from siafu.service.budgets import Budgets, task_name
 from siafu.service.completions import complete, event
 from siafu.service.exchange import Exchange, Receive, Scope, Send
 from siafu.service.models import Models
+from siafu.service.openapi import document
 from siafu.service.patience import Patience
 from siafu.service.reading import Asked, read_request
-from siafu.service.refusals import INTERNAL, Refused, not_here, refusal
+from siafu.service.refusals import INTERNAL, Refused, refusal
+from siafu.service.route import Route, find
+from siafu.service.routes import ALIVE, CHAT, MODELS, READY, ROUTES
+from siafu.service.shapes import check_json
 from siafu.service.swarms import SUPPORT, customer_of, customer_request, request_name, send_result
+from siafu.service.tasks.api import MAX_BODY as MAX_TASKS
+from siafu.service.tasks.api import TaskApi
 from siafu.store.client_keys import ClientKey
 
-CHAT, MODELS = "/v1/chat/completions", "/v1/models"
-ALIVE, READY = "/health/liveness", "/health/readiness"
-ROUTES: dict[str, Collection[str]] = {CHAT: ["POST"], MODELS: ["GET"], ALIVE: ["GET"], READY: ["GET"]}
-ROUTES |= {path: ["GET", "POST"] for path in ("/v1/files", "/v1/batches")}
 COMING_BACK = 5.0  # seconds until another process may have taken over
 BODY_SECONDS = 60.0  # for a request's body to arrive
 log = logging.getLogger("siafu")
@@ -64,6 +66,9 @@ class App:
         self._loopback = loopback
         self._budgets = Budgets(parts.accounts, parts.spent, parts.clock)
         self._models = Models(parts.models, () if isinstance(parts.support, str) else (SUPPORT,), parts.clock)
+        self._tasks = (
+            parts.tasks if isinstance(parts.tasks, str) else TaskApi(parts.tasks, parts.identity_key, parts.clock)
+        )
         self._running: dict[str, Exchange] = {}  # by task name
         self._queued = Patience(bounds.queue_seconds, "queue")
         self._arriving = Patience(BODY_SECONDS, "body")
@@ -114,22 +119,26 @@ class App:
         else:
             holder = self._ring.admit(x.headers(b"authorization"), x.address)
             key = None if holder is None else holder.key
-            if method == "GET" and path == MODELS:
+            route, name = find(ROUTES, method, path)
+            if route.path == MODELS:
                 await x.answer(msgspec.json.encode({"object": "list", "data": await self._models.all(key)}))
-            elif method == "GET" and path.startswith(MODELS + "/"):
-                await x.answer(msgspec.json.encode(await self._models.one(path[len(MODELS) + 1 :], key)))
+            elif route.name == "getModel":
+                await x.answer(msgspec.json.encode(await self._models.one(name, key)))
+            elif route.name == "describe":
+                await x.answer(msgspec.json.encode(document()))
+            elif route.name in stored.HANDLES:
+                await self._ask_stored(x, route, name, holder)
             else:
-                await self._stored(x, holder)
+                await self._ask_tasks(x, route, name, holder)
 
-    async def _stored(self, x: Exchange, holder: Holder | None) -> None:
-        """Files and batches."""
-        path, method = x.scope["path"], x.scope["method"]
-        route, id, methods = stored.find(method, path)
-        if route is None or self._parts.batches is None:
-            raise not_here(method, path, {**ROUTES, path: methods} if methods else ROUTES)
-        counted = nullcontext() if holder is None or method != "POST" else holder.request(x.arrived)
-        with self._place(x, x.id, stored.HELD), counted:
-            await route.handle(x, self._parts.batches, "" if holder is None else holder.key.id, id)
+    async def _ask_stored(self, x: Exchange, route: Route, id: str, holder: Holder | None) -> None:
+        """What is about files and batches. Changes count for the key's limits, as asking does."""
+        desk = self._parts.batches
+        if desk is None:
+            raise Refused(503, "files and batches are not set up here", code="not_set_up", again=False)
+        counted = nullcontext() if holder is None or route.method != "POST" else holder.request(x.arrived)
+        with self._place(x, x.id, held=stored.HELD), counted:
+            await stored.HANDLES[route.name](x, desk, "" if holder is None else holder.key.id, id)
 
     def _check_browser(self, host: str, origin: str) -> None:
         if (host, origin) != self._known_caller:  # mostly the same as before
@@ -144,9 +153,7 @@ class App:
     async def _chat(self, x: Exchange) -> None:
         """One completion, from admission to its end."""
         holder = self._ring.admit(x.headers(b"authorization"), x.address)
-        if x.header(b"content-type").partition(";")[0].strip().lower() != "application/json":
-            message = "send the body as JSON, with the header Content-Type: application/json"
-            raise Refused(415, message, code="unsupported_media_type", again=False)
+        check_json(x.header(b"content-type"))
         key = None if holder is None else holder.key
         task = task_name(key, x.id)
         with self._place(x, task), nullcontext() if holder is None else holder.request(x.arrived):
@@ -192,15 +199,30 @@ class App:
             raise DeadlineReached(f"{SUPPORT} had not answered after {self._bounds.seconds:g} s") from None
         await send_result(x, result, asked, now)
 
+    async def _ask_tasks(self, x: Exchange, route: Route, id: str, holder: Holder | None) -> None:
+        """What is about tasks. A stream that is answered has no place among the requests that are worked on."""
+        if isinstance(self._tasks, str):
+            raise Refused(503, "tasks are not set up here", code="not_set_up", again=False, log=self._tasks)
+        if route.body is not None:
+            check_json(x.header(b"content-type"))
+        with self._place(x, x.id, MAX_TASKS), nullcontext() if holder is None else holder.request(x.arrived):
+            self._arriving.begin(x.id, x)
+            body = await x.body(MAX_TASKS)
+            self._arriving.end(x.id)
+            stream = await self._tasks.answer(x, route, id, holder, body)
+        if stream is not None:
+            await stream.run()
+
     @contextmanager
-    def _place(self, x: Exchange, task: str, size: int | None = None) -> Iterator[None]:
-        """A place among the requests that are worked on or wait. size: bytes of memory that it may take, None = as its
-        body. Raises: Refused when there is none.
+    def _place(self, x: Exchange, task: str, most: int | None = None, *, held: int | None = None) -> Iterator[None]:
+        """A place among the requests that are worked on or wait. most: bytes of the body, as in `Exchange.size`. held:
+        bytes of memory that it takes, None = those of the body.
+
+        Raises: Refused when there is none.
         """
         if self.draining:
             raise self._stopping()
-        bounds = self._bounds
-        size = x.size() if size is None else size
+        size, bounds = x.size(most) if held is None else held, self._bounds
         if len(self._running) >= bounds.at_once or (self._held + size > bounds.held_bytes and self._running):
             raise self._full()
         self._running[task] = x
@@ -250,6 +272,8 @@ class App:
         runs is ended. True when nothing had to be.
         """
         self.draining = True
+        if not isinstance(self._tasks, str):
+            self._tasks.listeners.close()
         halting = (
             None if self._parts.batches is None else asyncio.create_task(self._parts.batches.drain(seconds, hurry))
         )

@@ -3,34 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-import re
 
 import msgspec
 
-from siafu.apps.batch import URL
 from siafu.apps.batches.desk import BatchDesk
 from siafu.border.canonical import loads
 from siafu.errors import InputError
 from siafu.service.exchange import Exchange
-from siafu.service.files import kept_seconds, known, limit_of, query
+from siafu.service.files import known
 from siafu.service.refusals import Refused, invalid
-from siafu.service.stored_records import BatchList, BatchObject, CreateBatch, batch_object
+from siafu.service.shapes import check_json, read_query, wrong
+from siafu.service.stored_records import BatchesQuery, BatchList, BatchObject, CreateBatch, batch_object
 from siafu.store.batch_records import BATCH, Batch, new_id
 
 MAX_ASKED = 64 * 1024  # bytes of a request
 BODY_SECONDS = 60.0
-LISTED, MOST_LISTED = 20, 100  # batches of a list: when nothing is said, and at most
-_WINDOW = re.compile(r"([1-9][0-9]{0,2})([hd])")
-_HOUR, _DAY = 3600, 86_400
-_MOST = 30 * _DAY
-_FIELD = re.compile(r"\$\.([a-z_]+)")
 
 
 async def create(x: Exchange, desk: BatchDesk, owner: str, id: str) -> None:
     """POST /v1/batches"""
-    if x.header(b"content-type").partition(";")[0].strip().lower() != "application/json":
-        message = "send the body as JSON, with the header Content-Type: application/json"
-        raise Refused(415, message, code="unsupported_media_type", again=False)
+    check_json(x.header(b"content-type"))
     x.size(MAX_ASKED)
     try:
         async with asyncio.timeout(BODY_SECONDS):
@@ -59,40 +51,24 @@ async def create(x: Exchange, desk: BatchDesk, owner: str, id: str) -> None:
 
 def read_batch(body: bytes) -> CreateBatch:
     """What a client asks for. Unknown fields are passed over. Raises: Refused, BoundaryError."""
-    value = loads(body, max_bytes=MAX_ASKED, what="the body")
     try:
-        asked = msgspec.convert(value, CreateBatch)
+        return msgspec.convert(loads(body, max_bytes=MAX_ASKED, what="the body"), CreateBatch)
     except msgspec.ValidationError as error:
-        field = _FIELD.search(str(error))
-        named = field[1] if field else next((f for f in CreateBatch.__struct_fields__ if f"`{f}`" in str(error)), "")
-        raise invalid(named, str(error).replace("`$.", "`")) from None
-    if asked.endpoint != URL:
-        raise invalid("endpoint", f"endpoint must be {URL}")
-    _seconds(asked.completion_window)
-    pairs = asked.metadata or {}
-    if len(pairs) > 16 or any(len(name) > 64 or len(text) > 512 for name, text in pairs.items()):
-        raise invalid("metadata", "metadata has at most 16 pairs, names of 64 and values of 512 characters")
-    if asked.output_expires_after is not None:
-        kept_seconds(asked.output_expires_after.seconds, "output_expires_after")
-    return asked
+        raise wrong(str(error)) from None
 
 
 def _seconds(window: str) -> int:
-    found = _WINDOW.fullmatch(window)
-    seconds = int(found[1]) * (_DAY if found[2] == "d" else _HOUR) if found else 0
-    if not 0 < seconds <= _MOST:
-        raise invalid("completion_window", 'completion_window is "24h", or other hours or days from "1h" to "30d"')
-    return seconds
+    """Of a completion_window."""
+    return int(window[:-1]) * (86_400 if window.endswith("d") else 3600)
 
 
 async def list_batches(x: Exchange, desk: BatchDesk, owner: str, id: str) -> None:
     """GET /v1/batches"""
-    asked = query(x)
-    limit = limit_of(asked, LISTED, MOST_LISTED)
-    found = await known(desk.batches(owner, after=asked.get("after", ""), limit=limit + 1), "after")
-    data = [_told(desk, batch) for batch in found[:limit]]
+    asked = read_query(x.scope["query_string"], BatchesQuery)
+    found = await known(desk.batches(owner, after=asked.after, limit=asked.limit + 1), "after")
+    data = [_told(desk, batch) for batch in found[: asked.limit]]
     first, last = (data[0].id, data[-1].id) if data else (None, None)
-    page = BatchList(data=data, has_more=len(found) > limit, first_id=first, last_id=last)
+    page = BatchList(data=data, has_more=len(found) > asked.limit, first_id=first, last_id=last)
     await x.answer(msgspec.json.encode(page))
 
 

@@ -4,27 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Iterator, Mapping
+from collections.abc import Awaitable, Iterator
 from typing import TypeVar, get_args
-from urllib.parse import parse_qsl
 
 import msgspec
 
 from siafu.apps.batches.desk import MAX_FILE, BatchDesk
 from siafu.apps.batches.life import in_thread
 from siafu.border.multipart import Multipart, Part, boundary_of
-from siafu.border.text import clean_bytes, preview
+from siafu.border.text import preview
 from siafu.errors import InputError, TooLarge
 from siafu.service.exchange import Exchange
 from siafu.service.refusals import Refused, invalid
-from siafu.service.stored_records import FileDeleted, FileList, file_object
-from siafu.store.batch_records import Purpose
+from siafu.service.shapes import read_query
+from siafu.service.stored_records import FileDeleted, FileList, FilesQuery, Kept, file_object
+from siafu.store.batch_records import Purpose, StoredFile
 
 IDLE_SECONDS, UPLOAD_SECONDS = 60.0, 3600.0  # for a piece of an upload to arrive, and for all of it
 MAX_FORM = MAX_FILE + 2**16  # bytes
 MAX_FIELD = 1024  # bytes of a field beside the file
-LEAST_KEPT, MOST_KEPT = 3600, 30 * 86_400  # seconds that a client may have a file kept
-MOST_FILES, FILES = 10_000, 1_000  # of a list: at most, and when nothing is said
+_ANCHOR, _SECONDS = "expires_after[anchor]", "expires_after[seconds]"
+_FIELDS = ("purpose", _ANCHOR, _SECONDS)  # others are passed over
 _PIECE = 256 * 1024
 T = TypeVar("T")
 
@@ -66,7 +66,7 @@ class _Form:
                 self._begin(found)
             elif self._here == "file":
                 yield found
-            else:
+            elif self._here in _FIELDS:
                 self._fields[self._here] += found
                 if len(self._fields[self._here]) > MAX_FIELD:
                     raise invalid(preview(self._here, 60), f"a field may have at most {MAX_FIELD:,} bytes")
@@ -77,7 +77,7 @@ class _Form:
             raise invalid(preview(part.name, 60), "this field stands twice in the form")
         if part.name == "file":
             self._name = part.filename or ""
-        else:
+        elif part.name in _FIELDS:
             self._fields[part.name] = b""
 
     def ended(self) -> tuple[str, int | None]:
@@ -92,44 +92,31 @@ class _Form:
 
 def _kept(fields: dict[str, bytes]) -> int | None:
     """The seconds that `expires_after` asks for; None without it."""
-    anchor, seconds = fields.get("expires_after[anchor]"), fields.get("expires_after[seconds]")
-    if anchor is None and seconds is None:
-        return None
-    if anchor != b"created_at" or seconds is None or not seconds.isdigit():
-        raise invalid("expires_after", 'expires_after is {"anchor": "created_at", "seconds": NUMBER}')
-    return kept_seconds(int(seconds[:12]), "expires_after")
-
-
-def kept_seconds(seconds: int, param: str) -> int:
-    """Raises: Refused when a file cannot be kept for so long."""
-    if not LEAST_KEPT <= seconds <= MOST_KEPT:
-        raise invalid(f"{param}.seconds", f"seconds must be {LEAST_KEPT:,} to {MOST_KEPT:,}")
-    return seconds
+    seconds = fields.get(_SECONDS, b"")
+    if fields.get(_ANCHOR, b"created_at") != b"created_at":
+        raise invalid("expires_after.anchor", 'anchor must be "created_at"')
+    try:
+        return msgspec.convert(seconds.decode("latin-1"), Kept, strict=False) if seconds else None
+    except msgspec.ValidationError as error:
+        raise invalid("expires_after.seconds", f"seconds: {error}") from None
 
 
 async def list_files(x: Exchange, desk: BatchDesk, owner: str, id: str) -> None:
     """GET /v1/files"""
-    asked = query(x)
-    order, purpose = asked.get("order", "desc"), asked.get("purpose")
-    if order not in ("asc", "desc"):
-        raise invalid("order", "order must be asc or desc")
-    limit = limit_of(asked, FILES, MOST_FILES)
-    if purpose is not None and purpose not in get_args(Purpose):
-        files = []
-    else:
-        files = await known(
-            desk.files(
-                owner,
-                purpose=purpose,  # type: ignore[arg-type] # one of them
-                after=asked.get("after", ""),
-                limit=limit + 1,
-                newest_first=order == "desc",
-            ),
-            "after",
+    asked = read_query(x.scope["query_string"], FilesQuery)
+    found: list[StoredFile] = []
+    if asked.purpose in ("", *get_args(Purpose)):
+        files = desk.files(
+            owner,
+            purpose=asked.purpose or None,  # type: ignore[arg-type] # one of them
+            after=asked.after,
+            limit=asked.limit + 1,
+            newest_first=asked.order == "desc",
         )
-    data = [file_object(file) for file in files[:limit]]
+        found = await known(files, "after")
+    data = [file_object(file) for file in found[: asked.limit]]
     first, last = (data[0].id, data[-1].id) if data else (None, None)
-    page = FileList(data=data, has_more=len(files) > limit, first_id=first, last_id=last)
+    page = FileList(data=data, has_more=len(found) > asked.limit, first_id=first, last_id=last)
     await x.answer(msgspec.json.encode(page))
 
 
@@ -139,19 +126,6 @@ async def known(asked: Awaitable[T], param: str = "id") -> T:
         return await asked
     except InputError as error:
         raise Refused(404, error.message, code="not_found", param=param, again=False) from None
-
-
-def query(x: Exchange) -> dict[str, str]:
-    """The parameters behind the `?`; of several with one name the last."""
-    return dict(parse_qsl(clean_bytes(x.scope["query_string"]), keep_blank_values=True, max_num_fields=20))
-
-
-def limit_of(asked: Mapping[str, str], usual: int, most: int) -> int:
-    """How many entries of a list are asked for. Raises: Refused."""
-    text = asked.get("limit", str(usual))
-    if not (text.isascii() and text.isdigit() and len(text) < 9 and 1 <= int(text) <= most):
-        raise invalid("limit", f"limit must be 1 to {most:,}")
-    return int(text)
 
 
 async def get_file(x: Exchange, desk: BatchDesk, owner: str, id: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import msgspec
 
@@ -32,7 +31,7 @@ _RETRY = b"x-should-retry"  # OpenAI's clients obey it
 class Refused(Exception):
     """An answer other than the one that was wanted. `wait`: seconds after which asking again makes sense, None = not
     known. `again`: False = asking the same again will not help, whatever the status suggests. `log`: what the client is
-    not told.
+    not told. `allow`: the methods that are taken instead.
     """
 
     def __init__(
@@ -54,6 +53,7 @@ class Refused(Exception):
         self.wait = wait
         self.again = again
         self.log = log
+        self.allow = ""
 
     def body(self) -> bytes:
         """`{"error": {"message", "type", "param", "code"}}`."""
@@ -68,6 +68,8 @@ class Refused(Exception):
             found.append((_RETRY, b"false"))
         if self.status == 401:
             found.append((b"www-authenticate", b"Bearer"))
+        if self.allow:
+            found.append((b"allow", self.allow.encode()))
         return found
 
     def _type(self) -> str:
@@ -114,7 +116,7 @@ def refusal(error: SiafuError) -> Refused:
     with which key) is not repeated; what an endpoint itself says is.
     """
     found = told(error.code, error.message)
-    found.wait = QUEUE_SECONDS if isinstance(error, QueueFull) else None
+    found.wait = getattr(error, "retry_after", QUEUE_SECONDS) if isinstance(error, QueueFull) else None
     if not isinstance(error, ModelError):
         return found
     if error.code == "upstream_fault" and error.status is not None:
@@ -150,14 +152,3 @@ def told_of_line(code: str, message: str) -> tuple[str, str]:
 def invalid(param: str, message: str) -> Refused:
     """For a field of the body that is wrong."""
     return Refused(400, message, code="invalid_value", param=param, again=False)
-
-
-def not_here(method: str, path: str, known: dict[str, Any]) -> Refused:
-    """For a path that is not served: says what is, and which one was probably meant. known: path -> its methods."""
-    if path in known:
-        allowed = " or ".join(sorted(known[path]))
-        return Refused(405, f"{path} takes {allowed}, not {method}", code="method_not_allowed", again=False)
-    tail = "/" + path.strip("/").removeprefix("v1/")
-    near = next((name for name in known if name.endswith(tail) and tail != "/"), None)
-    hint = f"did you mean {near}? A client's base URL ends with /v1." if near else "It serves " + ", ".join(known) + "."
-    return Refused(404, f"there is no {method} {path[:100]} here. {hint}", code="unknown_url", again=False)

@@ -34,6 +34,9 @@ class Guarded(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as its base does
         super().connection_made(_Joining(transport, self.loop))
+        if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux: a client that vanished without a word ends a stream of events
+            own: socket.socket = transport.get_extra_info("socket")
+            own.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(SEND_SECONDS * 1000))
         if len(self.connections) > most_connections():
             transport.abort()
         else:

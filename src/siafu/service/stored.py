@@ -2,63 +2,68 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import NamedTuple
-
-import msgspec
+from collections.abc import Awaitable, Callable, Mapping
 
 from siafu.apps.batches.desk import BatchDesk
 from siafu.errors import Paused
 from siafu.service import batches, files
+from siafu.service import stored_records as shapes
 from siafu.service.access import KeyRing
 from siafu.service.budgets import Budgets
 from siafu.service.exchange import Exchange
 from siafu.service.refusals import told_of_line
-from siafu.service.stored_records import BatchList, BatchObject, CreateBatch, FileDeleted, FileList, FileObject
+from siafu.service.route import Route
+from siafu.service.shapes import word
 from siafu.store.client_keys import ClientKey, KeyTerms
 from siafu.swarm.results import MapError
 
-ID = "{id}"
 HELD = 2**20  # bytes of memory that such a request may take
+FILES, BATCHES = "/v1/files", "/v1/batches"
+ONE_FILE, ONE_BATCH = FILES + "/{file_id}", BATCHES + "/{batch_id}"
 _NOBODY = KeyTerms(name="")
-Handle = Callable[[Exchange, BatchDesk, str, str], Awaitable[None]]
-
-
-class Route(NamedTuple):
-    """path: `{id}` stands for one segment. asks: the JSON that it takes, None = none. answers: the JSON that it gives,
-    None = the bytes of a file. handle: called with the exchange, the desk, the client key's id and the path's.
-    """
-
-    method: str
-    path: str
-    handle: Handle
-    asks: type[msgspec.Struct] | None
-    answers: type[msgspec.Struct] | None
-
-
+_ONCE = word("Names the batch: asked for again under the same key it is the same", max_length=255)
 ROUTES = (
-    Route("POST", "/v1/files", files.upload, None, FileObject),
-    Route("GET", "/v1/files", files.list_files, None, FileList),
-    Route("GET", "/v1/files/{id}", files.get_file, None, FileObject),
-    Route("DELETE", "/v1/files/{id}", files.delete_file, None, FileDeleted),
-    Route("GET", "/v1/files/{id}/content", files.content, None, None),
-    Route("POST", "/v1/batches", batches.create, CreateBatch, BatchObject),
-    Route("GET", "/v1/batches", batches.list_batches, None, BatchList),
-    Route("GET", "/v1/batches/{id}", batches.get_batch, None, BatchObject),
-    Route("POST", "/v1/batches/{id}/cancel", batches.cancel, None, BatchObject),
-)
-
-
-def find(method: str, path: str) -> tuple[Route | None, str, set[str]]:
-    """The route of a request and the id in its path; and which methods the path has."""
-    words, known = path.split("/"), set()
-    for route in ROUTES:
-        places = route.path.split("/")
-        if len(words) == len(places) and all(each in (word, ID) for word, each in zip(words, places, strict=True)):
-            known.add(route.method)
-            if route.method == method:
-                return route, words[places.index(ID)] if ID in places else "", known
-    return None, "", known
+    Route(
+        method="POST", path=FILES, name="createFile", summary="Store a file", form=shapes.UploadForm,
+        says={200: shapes.FileObject},
+    ),
+    Route(
+        method="GET", path=FILES, name="listFiles", summary="List files", query=shapes.FilesQuery,
+        says={200: shapes.FileList},
+    ),
+    Route(method="GET", path=ONE_FILE, name="retrieveFile", summary="Look at a file", says={200: shapes.FileObject}),
+    Route(method="DELETE", path=ONE_FILE, name="deleteFile", summary="Delete a file", says={200: shapes.FileDeleted}),
+    Route(
+        method="GET", path=ONE_FILE + "/content", name="downloadFile", summary="The bytes of a file", says={200: bytes}
+    ),
+    Route(
+        method="POST", path=BATCHES, name="createBatch", summary="Have the lines of a file asked",
+        body=shapes.CreateBatch, headers={"idempotency-key": _ONCE}, says={200: shapes.BatchObject},
+    ),
+    Route(
+        method="GET", path=BATCHES, name="listBatches", summary="List batches", query=shapes.BatchesQuery,
+        says={200: shapes.BatchList},
+    ),
+    Route(
+        method="GET", path=ONE_BATCH, name="retrieveBatch", summary="Look at a batch", says={200: shapes.BatchObject}
+    ),
+    Route(
+        method="POST", path=ONE_BATCH + "/cancel", name="cancelBatch", summary="Cancel a batch",
+        says={200: shapes.BatchObject},
+    ),
+)  # fmt: skip
+# by the name of the route; called with the exchange, the desk, the client key's id and that in the path
+HANDLES: Mapping[str, Callable[[Exchange, BatchDesk, str, str], Awaitable[None]]] = {
+    "createFile": files.upload,
+    "listFiles": files.list_files,
+    "retrieveFile": files.get_file,
+    "deleteFile": files.delete_file,
+    "downloadFile": files.content,
+    "createBatch": batches.create,
+    "listBatches": batches.list_batches,
+    "retrieveBatch": batches.get_batch,
+    "cancelBatch": batches.cancel,
+}
 
 
 class Keys:

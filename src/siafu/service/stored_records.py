@@ -2,31 +2,68 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
+from msgspec import UNSET, Meta, UnsetType
 
 from siafu.apps.batch import URL
 from siafu.store.batch_records import Batch, Purpose, Status, StoredFile
 
+Kept = Annotated[int, Meta(ge=3600, le=30 * 86_400)]  # seconds that a client may have a file kept
+_WINDOW = "^([1-9]|[1-9][0-9]|[1-6][0-9]{2}|7[01][0-9]|720)h$|^([1-9]|[12][0-9]|30)d$"
+_Metadata = Annotated[
+    dict[Annotated[str, Meta(max_length=64)], Annotated[str, Meta(max_length=512)]], Meta(max_length=16)
+]
+
+
+class UploadForm(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    rename={"anchor": "expires_after[anchor]", "seconds": "expires_after[seconds]"},
+):
+    """file: of at most 200 MiB. seconds: how long it is kept, from when it was made; else as the server says."""
+
+    file: Annotated[str, Meta(min_length=1, extra_json_schema={"contentMediaType": "application/octet-stream"})]
+    purpose: Literal["batch"]
+    anchor: Literal["created_at"] = "created_at"
+    seconds: Kept | UnsetType = UNSET
+
 
 class ExpiresAfter(msgspec.Struct, frozen=True, kw_only=True):
-    """anchor: when the file was made. seconds: an hour to 30 days."""
+    """anchor: when the file was made."""
 
     anchor: Literal["created_at"]
-    seconds: int
+    seconds: Kept
 
 
 class CreateBatch(msgspec.Struct, frozen=True, kw_only=True):
     """completion_window: `24h`, or other whole hours or days from `1h` to `30d`; what is not done by then has the error
-    `batch_expired`. metadata: 16 pairs at most, names of 64 and values of 512 characters.
+    `batch_expired`.
     """
 
     input_file_id: str
-    endpoint: str
-    completion_window: str
-    metadata: dict[str, str] | None = None
+    endpoint: Literal["/v1/chat/completions"]
+    completion_window: Annotated[str, Meta(pattern=_WINDOW)]
+    metadata: _Metadata | None = None
     output_expires_after: ExpiresAfter | None = None
+
+
+class FilesQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """after: the id of the last file of the page before."""
+
+    limit: Annotated[int, Meta(ge=1, le=10_000)] = 1_000
+    after: str = ""
+    order: Literal["asc", "desc"] = "desc"
+    purpose: str = ""
+
+
+class BatchesQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """after: the id of the last batch of the page before."""
+
+    limit: Annotated[int, Meta(ge=1, le=100)] = 20
+    after: str = ""
 
 
 class FileObject(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,7 +139,7 @@ class BatchObject(msgspec.Struct, frozen=True, kw_only=True):
     metadata: dict[str, str] | None
     object: Literal["batch"] = "batch"
     endpoint: str = URL
-    siafu: dict[str, Any] | msgspec.UnsetType = msgspec.UNSET
+    siafu: dict[str, Any] | UnsetType = UNSET
 
 
 class BatchList(msgspec.Struct, frozen=True, kw_only=True):
@@ -137,5 +174,5 @@ def batch_object(batch: Batch, rests: tuple[str, str] | None, *, simulated: bool
         **{name: getattr(batch, name) for name in _SAME},
         errors=BatchErrors(data=errors) if errors else None,
         request_counts=RequestCounts(total=batch.total, completed=batch.completed, failed=batch.failed),
-        siafu=own or msgspec.UNSET,
+        siafu=own or UNSET,
     )

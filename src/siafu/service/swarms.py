@@ -32,13 +32,16 @@ _NOT_TAKEN = ("tools", "functions", "response_format", "tool_choice")
 _NOTHING = (b"null", b"[]")
 
 
-def customer_of(x: Exchange, key: ClientKey | None, identity_key: Secret | None, now: float) -> str:
-    """The customer that a request is for. now: seconds since 1970.
+def customer_of(
+    x: Exchange, key: ClientKey | None, identity_key: Secret | None, now: float, *, token: str | None = None
+) -> str:
+    """The customer that a request is for. now: seconds since 1970. token: given for a part of the request, counts
+    instead of the header.
 
     Raises: Refused when none is proven, or two differ.
     """
     bound = "" if key is None else key.terms.customer
-    token = x.header(CUSTOMER)
+    token = token or x.header(CUSTOMER)
     if not token:
         if not bound:
             raise _unknown("bind the client key to one (siafu keys create --customer), or send a token signed with")

@@ -2,9 +2,18 @@
 
 The partial indexes keep every question that is asked all the time (what is next, what has lapsed, what is due) to the
 rows that it is about, however many have ended.
+
+What happens to tasks is noted by the database itself (`task_event`), so whoever changes a task, and however, nothing
+stays untold. On SQLite, which commits in one line, the numbers of events are their places in that line. On PostgreSQL
+a number that was drawn early may be committed late, and a reader that has gone past it would never see it: so
+`task_events` gives out the places there, once an event is committed (`place`, and the counter `task_event_last`).
 """
 
+# ruff: noqa: S608 - the names put into statements are our own
+
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 _TASK = """
 CREATE TABLE task (
@@ -44,6 +53,31 @@ CREATE TABLE task (
     CHECK (state <> 'succeeded' OR result IS NOT NULL)
 ) {strict}
 """
+_NOTED = (
+    "INSERT INTO task_event (task, what, at, code, epoch) VALUES (NEW.id, {what}, {{now}}, NEW.code, NEW.lease_epoch)"
+)
+_WHEN = {  # what an event says -> when it is noted
+    "'accepted'": "AFTER INSERT ON task FOR EACH ROW",
+    # a worker that looks whether a task must wait still is no news, and would be a row every few minutes
+    "NEW.state": "AFTER UPDATE OF state ON task FOR EACH ROW WHEN (OLD.state <> NEW.state AND NOT (OLD.waits_for <> '' "
+    "AND OLD.waits_for = NEW.waits_for AND NEW.ended_at IS NULL))",
+    "'cancel_requested'": "AFTER UPDATE OF cancel_requested ON task FOR EACH ROW "
+    "WHEN (OLD.cancel_requested < NEW.cancel_requested)",
+}
+_TOLD = "task, what, at, code, epoch"
+
+
+def _triggers() -> Iterator[str]:
+    for n, (what, when) in enumerate(_WHEN.items()):
+        noted = _NOTED.format(what=what)
+        yield f"{{sqlite}} CREATE TRIGGER task_event_{n} {when} BEGIN {noted}; END"
+        yield (
+            f"{{postgresql}} CREATE FUNCTION task_event_{n}() RETURNS trigger LANGUAGE plpgsql AS "
+            f"$$ BEGIN {noted}; RETURN NULL; END $$"
+        )
+        yield f"{{postgresql}} CREATE TRIGGER task_event_{n} {when} EXECUTE FUNCTION task_event_{n}()"
+
+
 MIGRATIONS: tuple[tuple[str, ...], ...] = (
     (
         _TASK,
@@ -71,5 +105,27 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "CREATE TABLE task_journal (task TEXT NOT NULL REFERENCES task ON DELETE CASCADE, path TEXT NOT NULL, "
         "seq {integer} NOT NULL, kind TEXT NOT NULL, fingerprint TEXT NOT NULL, outcome {bytes} NOT NULL, "
         "usd_pico {integer}, PRIMARY KEY (task, path, seq)) {strict}",
+    ),
+    (
+        "CREATE INDEX task_of_tenant ON task (tenant, created_at, id)",
+        # What happened to tasks: `accepted`, `cancel_requested`, or the state that one got into.
+        "CREATE TABLE task_event (id {serial}, task TEXT NOT NULL REFERENCES task ON DELETE CASCADE, "
+        "what TEXT NOT NULL, at {real} NOT NULL, code TEXT NOT NULL, epoch {integer} NOT NULL) {strict}",
+        "CREATE INDEX task_event_of ON task_event (task)",
+        *_triggers(),
+        f"{{sqlite}} CREATE VIEW task_told AS SELECT id AS place, {_TOLD} FROM task_event",
+        "{postgresql} ALTER TABLE task_event ADD COLUMN place BIGINT UNIQUE",
+        "{postgresql} CREATE INDEX task_event_new ON task_event (id) WHERE place IS NULL",
+        "{postgresql} CREATE TABLE task_event_last (place BIGINT NOT NULL)",
+        "{postgresql} INSERT INTO task_event_last (place) VALUES (0)",
+        f"{{postgresql}} CREATE VIEW task_told AS SELECT place, {_TOLD} FROM task_event WHERE place IS NOT NULL",
+        # How far a webhook has been told, and what it has still to be told.
+        "CREATE TABLE webhook (name TEXT PRIMARY KEY, place {integer} NOT NULL) {strict}",
+        "CREATE TABLE webhook_delivery (id TEXT PRIMARY KEY, webhook TEXT NOT NULL, place {integer} NOT NULL, "
+        "task TEXT NOT NULL REFERENCES task ON DELETE CASCADE, what TEXT NOT NULL, at {real} NOT NULL, "
+        "code TEXT NOT NULL, attempts {integer} NOT NULL DEFAULT 0, next_at {real}, said TEXT NOT NULL DEFAULT '', "
+        "UNIQUE (webhook, place)) {strict}",
+        "CREATE INDEX webhook_delivery_due ON webhook_delivery (webhook, next_at) WHERE next_at IS NOT NULL",
+        "CREATE INDEX webhook_delivery_of ON webhook_delivery (task)",
     ),
 )

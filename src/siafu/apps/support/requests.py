@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import msgspec
@@ -77,7 +78,7 @@ def _message(role: str, *texts: str) -> dict[str, Any]:
     return {"role": role, "content": clean("\n\n".join(texts))}
 
 
-_LIMITS = {"id": 200, "customer": 200, "text": MAX_TEXT, "created_at": 64, "lang": 35}
+LIMITS: Mapping[str, int] = {"id": 200, "customer": 200, "text": MAX_TEXT, "created_at": 64, "lang": 35}
 
 
 def parse_request(value: Any) -> CustomerRequest:
@@ -117,8 +118,8 @@ def parse_field(value: dict[str, Any], name: str) -> str:
         given = str(given)
     if not isinstance(given, str) or not given.strip():
         raise InputError(f"the field {name!r} must be a text that is not empty")
-    if len(given) > _LIMITS[name]:
-        raise InputError(f"the field {name!r} has {len(given):,} characters; the limit is {_LIMITS[name]:,}")
+    if len(given) > LIMITS[name]:
+        raise InputError(f"the field {name!r} has {len(given):,} characters; the limit is {LIMITS[name]:,}")
     return clean(given)
 
 

@@ -1,0 +1,104 @@
+"""What is sent and answered, as types: those of `/openapi.json`, and what bodies and parameters are read by."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal, TypeVar
+from urllib.parse import parse_qsl
+
+import msgspec
+
+from siafu.service.reading import MAX_MODEL
+from siafu.service.refusals import Refused, invalid
+
+T = TypeVar("T")
+_PLACE = re.compile(r" - at (?:`key` in )?`\$\.?(.*)`$")
+_UNKNOWN = re.compile(r"^Object contains unknown field `(.*)`$", re.DOTALL)
+
+
+class ErrorWords(msgspec.Struct, frozen=True):
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class ErrorBody(msgspec.Struct, frozen=True):
+    """Every error, in OpenAI's shape."""
+
+    error: ErrorWords
+
+
+class ChatBody(msgspec.Struct, frozen=True):
+    """What siafu looks at of a chat completion; all else is passed on (see `service.reading`)."""
+
+    model: Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_MODEL)]
+    messages: list[Any]
+    stream: bool | None = None
+
+
+class Model(msgspec.Struct, frozen=True):
+    id: str
+    created: int
+    owned_by: str
+    object: Literal["model"] = "model"
+
+
+class Models(msgspec.Struct, frozen=True):
+    data: list[Model]
+    object: Literal["list"] = "list"
+
+
+class Health(msgspec.Struct, frozen=True):
+    status: Literal["ok"] = "ok"
+
+
+def word(means: str, **bounds: Any) -> Any:
+    """The type of a header. bounds: as `msgspec.Meta` has them."""
+    return Annotated[str, msgspec.Meta(description=means, **bounds)]
+
+
+def check_json(content_type: str) -> None:
+    """Raises: Refused. A page of another site cannot send JSON without asking first."""
+    if content_type.partition(";")[0].strip().lower() != "application/json":
+        message = "send the body as JSON, with the header Content-Type: application/json"
+        raise Refused(415, message, code="unsupported_media_type", again=False)
+
+
+def read_body(body: bytes, kind: Any) -> Any:
+    """The body of a request as `kind`. Raises: Refused naming the place of what is wrong."""
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except msgspec.ValidationError as error:
+        raise wrong(str(error)) from None
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        raise Refused(400, f"the body is no valid JSON: {error}", code="invalid_json", again=False) from None
+
+
+def read_query(query: bytes, kind: type[T]) -> T:
+    """The parameters behind `?`. Raises: Refused, also for one that is unknown or given twice."""
+    try:
+        given = parse_qsl(query.decode("ascii"), keep_blank_values=True, strict_parsing=bool(query), errors="strict")
+    except ValueError:
+        raise Refused(400, "the part behind ? is no list of name=value", code="invalid_value", again=False) from None
+    found = dict(given)
+    if len(found) != len(given):
+        raise Refused(400, "a parameter is given twice", code="invalid_value", again=False)
+    try:
+        return msgspec.convert(found, kind, strict=False)
+    except msgspec.ValidationError as error:
+        raise wrong(str(error)) from None
+
+
+def given(query: msgspec.Struct, *names: str) -> dict[str, str]:
+    """Those parameters that were given."""
+    return {name: value for name in names if (value := getattr(query, name)) is not msgspec.UNSET}
+
+
+def wrong(text: str) -> Refused:
+    """For what msgspec says is wrong with a body or a parameter."""
+    found = _PLACE.search(text)
+    place, text = (found[1], text[: found.start()]) if found else ("", text)
+    if unknown := _UNKNOWN.match(text):
+        place, text = f"{place}.{unknown[1][:100]}".lstrip("."), "there is no such field"
+    return invalid(place or "body", f"{place or 'the body'}: {text[:1].lower()}{text[1:]}")

@@ -1,0 +1,1 @@
+"""Tasks over HTTP: submitted, looked at, cancelled, followed; and webhooks that tell how they ended."""
