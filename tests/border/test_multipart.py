@@ -31,11 +31,19 @@ def part(head: str, data: bytes) -> bytes:
     return B + f"Content-Disposition: form-data; {head}\r\n\r\n".encode() + data + b"\r\n"
 
 
-pieces = [b"\r\n--b", b"\r\n", b"--b--", b"\r", b"-", b"x", b"\0", "가".encode()]
-tricky = st.lists(st.sampled_from(pieces)).map(b"".join)
+PIECES = [b"\r\n--b", b"\r\n", b"--b--", b"\r", b"-", b"x", b"\0", "가".encode()]
 
 
-@given(st.lists(tricky.filter(lambda data: b"\r\n--b" not in b"\r\n" + data), max_size=4), st.lists(st.integers(1, 40)))
+def harmless(pieces: list[bytes]) -> bytes:
+    """Data that looks like a boundary and holds none."""
+    data = b"".join(pieces)
+    return data if b"\r\n--b" not in b"\r\n" + data else data.replace(b"--b", b"--c")
+
+
+tricky = st.lists(st.sampled_from(PIECES), max_size=12).map(harmless)
+
+
+@given(st.lists(tricky, max_size=4), st.lists(st.integers(1, 40), max_size=20))
 def test_what_goes_in_comes_out_however_it_is_cut(parts: list[bytes], sizes: list[int]) -> None:
     form = b"".join(part(f'name="n{number}"', data) for number, data in enumerate(parts)) + END
     assert told(form, sizes) == [(f"n{number}", None, data) for number, data in enumerate(parts)]
