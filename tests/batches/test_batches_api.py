@@ -31,8 +31,9 @@ from siafu.gateway.chat import ChatRequest
 from siafu.gateway.endpoint import PlainReply, Reply, ReplyHead
 from siafu.gateway.scripted import Answer, Scripted, say
 from siafu.observe.calls import CallContext
-from siafu.service.batches import read_batch
 from siafu.service.refusals import Refused
+from siafu.service.shapes import read_body
+from siafu.service.stored_records import CreateBatch
 from siafu.store.batch_records import BATCH, Batch, new_id
 
 from .front import echo, front, line, lines
@@ -359,9 +360,9 @@ async def test_asked_for_again_under_an_idempotency_key_it_is_the_same_batch(tmp
 )
 def test_what_a_batch_cannot_be(more: dict[str, Any], param: str) -> None:
     asked = {"input_file_id": "f", "endpoint": "/v1/chat/completions", "completion_window": "24h"}
-    read_batch(json.dumps(asked).encode())
+    read_body(json.dumps(asked).encode(), CreateBatch)
     with pytest.raises(Refused) as caught:
-        read_batch(json.dumps(asked | more).encode())
+        read_body(json.dumps(asked | more).encode(), CreateBatch)
     assert (caught.value.status, caught.value.param) == (400, param)
 
 

@@ -22,6 +22,7 @@ from siafu.service import app as app_module
 from siafu.service import exchange
 from siafu.service import server as server_module
 from siafu.service.app import Bounds
+from siafu.service.routes import ROUTES
 from siafu.store.client_keys import KeyTerms
 
 from .server import HELLO, Served, Slow, server, until
@@ -73,6 +74,9 @@ async def test_sec1_without_a_key_only_health_answers(tmp_path: Path) -> None:
             status, headers, body = await served.ask(path)
             assert (path, status, body["error"]["code"]) == (path, 401, "invalid_api_key")
             assert headers["www-authenticate"] == "Bearer"
+        for route in ROUTES:
+            status, _, _ = await served.ask(route.path, method=route.method)
+            assert (route.name, status) == (route.name, 200 if route.open else 401)
         assert (await served.ask("/health/liveness"))[0] == 200
         assert (await served.ask("/health/readiness"))[0] == 200
 

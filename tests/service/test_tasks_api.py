@@ -86,7 +86,8 @@ async def test_of_a_list_each_is_told_what_became_of_it(tmp_path: Path) -> None:
 WRONG: list[tuple[Any, str | None]] = [
     (b"", None),
     (b"{", None),
-    (b'{"kind":"support","input":{"text":"\\ud800"}}', None),
+    (b'{"kind":"support","kind":"support","input":{"text":"x"}}', None),
+    (b'{"kind":"support","input":{"text":"x"},"deadline_seconds":NaN}', None),
     ("text", "body"),
     ([], "body"),
     ([asked()] * 101, "body"),
@@ -129,6 +130,7 @@ async def test_sec32_a_submission_has_a_megabyte(tmp_path: Path) -> None:
         for size, status in ((0, 202), (room, 202), (room + 1, 413)):
             body = json.dumps(asked(input={"text": "x"})) + " " * size
             assert (await at.ask(TASKS, body.encode(), **auth))[0] == status
+        assert (await at.ask(TASKS, b"[" * 100_000, **auth))[0] == 413
 
 
 async def test_a_wrong_question_is_refused(tmp_path: Path) -> None:

@@ -30,7 +30,6 @@ from siafu.service.reading import Asked, read_request
 from siafu.service.refusals import INTERNAL, Refused, refusal
 from siafu.service.route import Route, find
 from siafu.service.routes import ALIVE, CHAT, MODELS, READY, ROUTES
-from siafu.service.shapes import check_json
 from siafu.service.swarms import SUPPORT, customer_of, customer_request, request_name, send_result
 from siafu.service.tasks.api import MAX_BODY as MAX_TASKS
 from siafu.service.tasks.api import TaskApi
@@ -136,8 +135,10 @@ class App:
         desk = self._parts.batches
         if desk is None:
             raise Refused(503, "files and batches are not set up here", code="not_set_up", again=False)
+        if route.body is not None:
+            _check_json(x)
         counted = nullcontext() if holder is None or route.method != "POST" else holder.request(x.arrived)
-        with self._place(x, x.id, held=stored.HELD), counted:
+        with self._place(x, x.id, stored.HELD), counted:
             await stored.HANDLES[route.name](x, desk, "" if holder is None else holder.key.id, id)
 
     def _check_browser(self, host: str, origin: str) -> None:
@@ -153,7 +154,7 @@ class App:
     async def _chat(self, x: Exchange) -> None:
         """One completion, from admission to its end."""
         holder = self._ring.admit(x.headers(b"authorization"), x.address)
-        check_json(x.header(b"content-type"))
+        _check_json(x)
         key = None if holder is None else holder.key
         task = task_name(key, x.id)
         with self._place(x, task), nullcontext() if holder is None else holder.request(x.arrived):
@@ -204,8 +205,9 @@ class App:
         if isinstance(self._tasks, str):
             raise Refused(503, "tasks are not set up here", code="not_set_up", again=False, log=self._tasks)
         if route.body is not None:
-            check_json(x.header(b"content-type"))
-        with self._place(x, x.id, MAX_TASKS), nullcontext() if holder is None else holder.request(x.arrived):
+            _check_json(x)
+        size = x.size(MAX_TASKS)
+        with self._place(x, x.id, size), nullcontext() if holder is None else holder.request(x.arrived):
             self._arriving.begin(x.id, x)
             body = await x.body(MAX_TASKS)
             self._arriving.end(x.id)
@@ -214,15 +216,14 @@ class App:
             await stream.run()
 
     @contextmanager
-    def _place(self, x: Exchange, task: str, most: int | None = None, *, held: int | None = None) -> Iterator[None]:
-        """A place among the requests that are worked on or wait. most: bytes of the body, as in `Exchange.size`. held:
-        bytes of memory that it takes, None = those of the body.
-
-        Raises: Refused when there is none.
+    def _place(self, x: Exchange, task: str, size: int | None = None) -> Iterator[None]:
+        """A place among the requests that are worked on or wait. size: bytes of memory that it may take, None = as its
+        body. Raises: Refused when there is none.
         """
         if self.draining:
             raise self._stopping()
-        size, bounds = x.size(most) if held is None else held, self._bounds
+        bounds = self._bounds
+        size = x.size() if size is None else size
         if len(self._running) >= bounds.at_once or (self._held + size > bounds.held_bytes and self._running):
             raise self._full()
         self._running[task] = x
@@ -289,3 +290,10 @@ class App:
         if halting is not None:
             await halting
         return not left
+
+
+def _check_json(x: Exchange) -> None:
+    """Raises: Refused. A page of another site cannot send JSON without asking first."""
+    if x.header(b"content-type").partition(";")[0].strip().lower() != "application/json":
+        message = "send the body as JSON, with the header Content-Type: application/json"
+        raise Refused(415, message, code="unsupported_media_type", again=False)

@@ -7,12 +7,11 @@ import asyncio
 import msgspec
 
 from siafu.apps.batches.desk import BatchDesk
-from siafu.border.canonical import loads
 from siafu.errors import InputError
 from siafu.service.exchange import Exchange
 from siafu.service.files import known
 from siafu.service.refusals import Refused, invalid
-from siafu.service.shapes import check_json, read_query, wrong
+from siafu.service.shapes import read_body, read_query
 from siafu.service.stored_records import BatchesQuery, BatchList, BatchObject, CreateBatch, batch_object
 from siafu.store.batch_records import BATCH, Batch, new_id
 
@@ -22,14 +21,13 @@ BODY_SECONDS = 60.0
 
 async def create(x: Exchange, desk: BatchDesk, owner: str, id: str) -> None:
     """POST /v1/batches"""
-    check_json(x.header(b"content-type"))
     x.size(MAX_ASKED)
     try:
         async with asyncio.timeout(BODY_SECONDS):
             body = await x.body(MAX_ASKED)
     except TimeoutError:
         raise Refused(408, f"the body did not arrive within {BODY_SECONDS:g} s", code="timeout") from None
-    asked = read_batch(body)
+    asked: CreateBatch = read_body(body, CreateBatch)
     file = await known(desk.file(asked.input_file_id, owner), "input_file_id")
     now = int(desk.house.clock.wall())
     batch = Batch(
@@ -47,14 +45,6 @@ async def create(x: Exchange, desk: BatchDesk, owner: str, id: str) -> None:
     except InputError as error:
         raise invalid("input_file_id", error.message) from None
     await _answer(x, desk, made)
-
-
-def read_batch(body: bytes) -> CreateBatch:
-    """What a client asks for. Unknown fields are passed over. Raises: Refused, BoundaryError."""
-    try:
-        return msgspec.convert(loads(body, max_bytes=MAX_ASKED, what="the body"), CreateBatch)
-    except msgspec.ValidationError as error:
-        raise wrong(str(error)) from None
 
 
 def _seconds(window: str) -> int:

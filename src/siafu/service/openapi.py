@@ -20,12 +20,6 @@ _WAIT = {
         "schema": {"type": "integer", "minimum": 1},
     }
 }
-_NAMES = {
-    "id": {"type": "string", "pattern": "^t_[0-9a-f]{32}$"},
-    "file_id": {"type": "string", "pattern": "^file-[0-9a-f]{32}$"},
-    "batch_id": {"type": "string", "pattern": "^batch_[0-9a-f]{32}$"},
-    "model": {"type": "string", "minLength": 1},
-}
 
 
 def document(routes: Sequence[Route] = ROUTES) -> dict[str, Any]:
@@ -94,9 +88,11 @@ def _operation(route: Route, schemas: dict[str, Any]) -> dict[str, Any]:
 
 
 def _parameters(route: Route) -> list[dict[str, Any]]:
-    named = [name for name in _NAMES if f"{{{name}}}" in route.path]
+    kinds = {"id": route.id, "model": str}
     found: list[dict[str, Any]] = [
-        {"name": name, "in": "path", "required": True, "schema": _NAMES[name]} for name in named
+        {"name": name, "in": "path", "required": True, "schema": msgspec.json.schema(kind)}
+        for name, kind in kinds.items()
+        if f"{{{name}}}" in route.path
     ]
     if route.query is not None:
         _, inner = _components([route.query])

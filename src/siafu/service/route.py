@@ -13,11 +13,11 @@ from siafu.service.refusals import Refused
 
 
 class Route(msgspec.Struct, frozen=True, kw_only=True):
-    """A method and a path, in which `{id}`, `{file_id}` and `{batch_id}` stand for one part, `{model}` for all that is
-    left, as names of models may hold slashes. name: the operation's. says: status -> the type of the JSON that is
-    answered, None = no body, bytes = those of a file. body: the type of the JSON that is sent, None = there is none.
-    form: the type of the form that is sent instead. query: a Struct of the parameters that may be given. headers: names
-    and types. stream: whether a good answer may be text/event-stream, or always is. open: no key is needed.
+    """A method and a path, in which `{id}` stands for one part, `{model}` for all that is left, as names of models may
+    hold slashes. name: the operation's. says: status -> the type of the JSON that is answered, None = no body, bytes =
+    those of a file. body: the type of the JSON that is sent, None = there is none. form: the type of the form that is
+    sent instead. query: a Struct of the parameters that may be given. headers: names and types. id: the type of what
+    stands for `{id}`. stream: whether a good answer may be text/event-stream, or always is. open: no key is needed.
     """
 
     method: str
@@ -29,6 +29,7 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     form: type[msgspec.Struct] | None = None
     query: type[msgspec.Struct] | None = None
     headers: Mapping[str, Any] = {}
+    id: Any = str
     stream: Literal["", "may", "only"] = ""
     open: bool = False
 
@@ -59,5 +60,4 @@ def find(routes: Sequence[Route], method: str, path: str) -> tuple[Route, str]:
 
 @lru_cache(256)
 def _pattern(path: str) -> re.Pattern[str]:
-    words = re.escape(path).replace(r"\{model\}", "(.+)")
-    return re.compile(re.sub(r"\\\{\w*id\\\}", "([^/]+)", words))
+    return re.compile(re.escape(path).replace(r"\{id\}", "([^/]+)").replace(r"\{model\}", "(.+)"))

@@ -8,8 +8,10 @@ from urllib.parse import parse_qsl
 
 import msgspec
 
+from siafu.border.canonical import loads
+from siafu.errors import BoundaryError
 from siafu.service.reading import MAX_MODEL
-from siafu.service.refusals import Refused, invalid
+from siafu.service.refusals import Refused, invalid, refusal
 
 T = TypeVar("T")
 _PLACE = re.compile(r" - at (?:`key` in )?`\$\.?(.*)`$")
@@ -58,21 +60,17 @@ def word(means: str, **bounds: Any) -> Any:
     return Annotated[str, msgspec.Meta(description=means, **bounds)]
 
 
-def check_json(content_type: str) -> None:
-    """Raises: Refused. A page of another site cannot send JSON without asking first."""
-    if content_type.partition(";")[0].strip().lower() != "application/json":
-        message = "send the body as JSON, with the header Content-Type: application/json"
-        raise Refused(415, message, code="unsupported_media_type", again=False)
-
-
 def read_body(body: bytes, kind: Any) -> Any:
-    """The body of a request as `kind`. Raises: Refused naming the place of what is wrong."""
+    """The body of a request as `kind`; it is strict JSON (see `border.canonical.loads`).
+
+    Raises: Refused naming the place of what is wrong.
+    """
     try:
-        return msgspec.json.decode(body, type=kind)
+        return msgspec.convert(loads(body, max_bytes=len(body), what="the body"), kind)
     except msgspec.ValidationError as error:
-        raise wrong(str(error)) from None
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        raise Refused(400, f"the body is no valid JSON: {error}", code="invalid_json", again=False) from None
+        raise _wrong(str(error)) from None
+    except BoundaryError as error:
+        raise refusal(error) from None
 
 
 def read_query(query: bytes, kind: type[T]) -> T:
@@ -87,7 +85,7 @@ def read_query(query: bytes, kind: type[T]) -> T:
     try:
         return msgspec.convert(found, kind, strict=False)
     except msgspec.ValidationError as error:
-        raise wrong(str(error)) from None
+        raise _wrong(str(error)) from None
 
 
 def given(query: msgspec.Struct, *names: str) -> dict[str, str]:
@@ -95,8 +93,7 @@ def given(query: msgspec.Struct, *names: str) -> dict[str, str]:
     return {name: value for name in names if (value := getattr(query, name)) is not msgspec.UNSET}
 
 
-def wrong(text: str) -> Refused:
-    """For what msgspec says is wrong with a body or a parameter."""
+def _wrong(text: str) -> Refused:
     found = _PLACE.search(text)
     place, text = (found[1], text[: found.start()]) if found else ("", text)
     if unknown := _UNKNOWN.match(text):

@@ -19,7 +19,7 @@ from siafu.swarm.results import MapError
 
 HELD = 2**20  # bytes of memory that such a request may take
 FILES, BATCHES = "/v1/files", "/v1/batches"
-ONE_FILE, ONE_BATCH = FILES + "/{file_id}", BATCHES + "/{batch_id}"
+ONE_FILE, ONE_BATCH = FILES + "/{id}", BATCHES + "/{id}"
 _NOBODY = KeyTerms(name="")
 _ONCE = word("Names the batch: asked for again under the same key it is the same", max_length=255)
 ROUTES = (
@@ -31,10 +31,17 @@ ROUTES = (
         method="GET", path=FILES, name="listFiles", summary="List files", query=shapes.FilesQuery,
         says={200: shapes.FileList},
     ),
-    Route(method="GET", path=ONE_FILE, name="retrieveFile", summary="Look at a file", says={200: shapes.FileObject}),
-    Route(method="DELETE", path=ONE_FILE, name="deleteFile", summary="Delete a file", says={200: shapes.FileDeleted}),
     Route(
-        method="GET", path=ONE_FILE + "/content", name="downloadFile", summary="The bytes of a file", says={200: bytes}
+        method="GET", path=ONE_FILE, name="retrieveFile", summary="Look at a file", id=shapes.FileId,
+        says={200: shapes.FileObject},
+    ),
+    Route(
+        method="DELETE", path=ONE_FILE, name="deleteFile", summary="Delete a file", id=shapes.FileId,
+        says={200: shapes.FileDeleted},
+    ),
+    Route(
+        method="GET", path=ONE_FILE + "/content", name="downloadFile", summary="The bytes of a file", id=shapes.FileId,
+        says={200: bytes},
     ),
     Route(
         method="POST", path=BATCHES, name="createBatch", summary="Have the lines of a file asked",
@@ -45,10 +52,11 @@ ROUTES = (
         says={200: shapes.BatchList},
     ),
     Route(
-        method="GET", path=ONE_BATCH, name="retrieveBatch", summary="Look at a batch", says={200: shapes.BatchObject}
+        method="GET", path=ONE_BATCH, name="retrieveBatch", summary="Look at a batch", id=shapes.BatchId,
+        says={200: shapes.BatchObject},
     ),
     Route(
-        method="POST", path=ONE_BATCH + "/cancel", name="cancelBatch", summary="Cancel a batch",
+        method="POST", path=ONE_BATCH + "/cancel", name="cancelBatch", summary="Cancel a batch", id=shapes.BatchId,
         says={200: shapes.BatchObject},
     ),
 )  # fmt: skip

@@ -10,6 +10,8 @@ from msgspec import UNSET, Meta, UnsetType
 from siafu.apps.batch import URL
 from siafu.store.batch_records import Batch, Purpose, Status, StoredFile
 
+FileId = Annotated[str, Meta(pattern="^file-[0-9a-f]{32}$")]
+BatchId = Annotated[str, Meta(pattern="^batch_[0-9a-f]{32}$")]
 Kept = Annotated[int, Meta(ge=3600, le=30 * 86_400)]  # seconds that a client may have a file kept
 _WINDOW = "^([1-9]|[1-9][0-9]|[1-6][0-9]{2}|7[01][0-9]|720)h$|^([1-9]|[12][0-9]|30)d$"
 _Metadata = Annotated[

@@ -7,7 +7,7 @@ Every query carries whose tasks are meant, so nothing of others is found by any 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -85,12 +85,13 @@ class TaskViews:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def one(self, id: str, whose: Whose) -> Seen | None:
-        """A task with its result; None when there is none, or it is another's."""
+    async def these(self, ids: Sequence[str], whose: Whose) -> dict[str, Seen]:
+        """Those of some tasks that there are and that are `whose`, by id, with their results. ids: at most some 100."""
         where, values = _where(whose)
-        sql = f"SELECT {_SEEN}, result FROM task WHERE id = :id AND {where}"
-        row = await self._database.run(lambda tx: tx.row(sql, id=clean(id), **values))
-        return None if row is None else Seen(**row)
+        named = {f"id{n}": clean(id) for n, id in enumerate(ids)}
+        sql = f"SELECT {_SEEN}, result FROM task WHERE id IN ({', '.join(f':{name}' for name in named)}) AND {where}"
+        rows = await self._database.run(lambda tx: tx.rows(sql, **named, **values))
+        return {row["id"]: Seen(**row) for row in rows}
 
     async def page(
         self, whose: Whose, filters: Mapping[str, str], *, limit: int, after: tuple[float, str] | None

@@ -6,7 +6,6 @@ import hashlib
 import logging
 import re
 import uuid
-from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -36,7 +35,7 @@ from siafu.service.tasks.shapes import (
     shown,
 )
 from siafu.store.task_events import Seen, Whose
-from siafu.store.task_records import TERMINAL, NewTask, NotAccepted
+from siafu.store.task_records import TERMINAL, Accepted, NewTask, NotAccepted
 
 TASKS, EVENTS = "/v1/swarm/tasks", "/v1/swarm/events"
 MAX_BODY = 2**20  # bytes
@@ -55,15 +54,19 @@ ROUTES = (
         headers={"idempotency-key": _ONCE, **_WHO},
     ),
     Route(method="GET", path=TASKS, name="listTasks", summary="List tasks", query=PageQuery, says={200: TaskPage}),
-    Route(method="GET", path=TASKS + "/{id}", name="getTask", summary="Look at a task", says=_ONE),
-    Route(method="POST", path=TASKS + "/{id}/cancel", name="cancelTask", summary="Cancel a task", says=_ONE),
+    Route(method="GET", path=TASKS + "/{id}", name="getTask", summary="Look at a task", says=_ONE, id=shapes.TaskId),
     Route(
-        method="POST", path=TASKS + "/{id}/retry", name="retryTask", says=_ONE,
+        method="POST", path=TASKS + "/{id}/cancel", name="cancelTask", summary="Cancel a task", says=_ONE,
+        id=shapes.TaskId,
+    ),
+    Route(
+        method="POST", path=TASKS + "/{id}/retry", name="retryTask", says=_ONE, id=shapes.TaskId,
         summary="Have a task begin again that ended otherwise than well",
     ),
     Route(
         method="GET", path=TASKS + "/{id}/events", name="followTask", summary="Follow a task until it has ended",
         query=shapes.OneQuery, headers=_FROM, says={200: shapes.EventShown, 204: None}, stream="only",
+        id=shapes.TaskId,
     ),
     Route(
         method="GET", path=EVENTS, name="followTasks", summary="Follow all tasks",
@@ -114,11 +117,12 @@ class TaskApi:
         if len(once) > MAX_ONCE:
             raise invalid("idempotency-key", f"the header Idempotency-Key has at most {MAX_ONCE} characters")
         names = [each.id or (_name(once, n) if once else f"req_{uuid.uuid4().hex}") for n, each in enumerate(many)]
-        if twice := {name for n, name in enumerate(names) if (many[n].run, name) in _before(many, names, n)}:
-            raise invalid("id", f"two tasks of the list have the id {min(twice)[:60]!r} in one run")
         tasks = [self._new(x, holder, each, name) for each, name in zip(many, names, strict=True)]
+        if len({task.once for task in tasks}) < len(tasks):
+            raise invalid("id", "two tasks of the list have the same id in the same run")
         answers = await self._house.store.accept(tasks)
-        found = [await self._taken(*each, holder) for each in zip(names, answers, strict=True)]
+        seen = await self._house.views.these([each.id for each in answers], whose(holder))
+        found = [_taken(name, answer, seen.get(answer.id)) for name, answer in zip(names, answers, strict=True)]
         told: Any = TasksTaken(data=found)
         if not isinstance(asked, list):
             told = found[0]
@@ -135,14 +139,9 @@ class TaskApi:
             request, run=asked.run, tenant="" if key is None else key.terms.tenant, priority=asked.priority,
             deadline=asked.deadline_seconds,
         )  # fmt: skip
-        bound = key is not None and key.terms.customer
-        once = f"{task.once}{BOUND}{key.terms.customer}" if key is not None and bound else task.once
+        bound = whose(holder).customer  # keys of different customers have names of their own
+        once = task.once if bound is None else f"{task.once}{BOUND}{bound}"
         return msgspec.structs.replace(task, once=once, needs=tuple(asked.needs))
-
-    async def _taken(self, name: str, answer: Any, holder: Holder | None) -> shapes.TaskShown | NotTaken:
-        if isinstance(answer, NotAccepted):
-            return NotTaken(name=name, error=shapes.TaskError(answer.code, _REFUSED[answer.code].format(answer.id)))
-        return shown(await self._task(answer.id, holder))
 
     async def _notice(self) -> list[tuple[bytes, bytes]]:
         """A header that says so when nobody does the work; the operator is told, too."""
@@ -156,7 +155,7 @@ class TaskApi:
     # ---- looking and changing -----------------------------------------------------------------------------------
 
     async def _task(self, id: str, holder: Holder | None) -> Seen:
-        task = await self._house.views.one(id, whose(holder))
+        task = (await self._house.views.these([id], whose(holder))).get(id)
         if task is None:
             raise Refused(404, f"there is no task {id[:60]!r}", code="task_not_found", param="id", again=False)
         return task
@@ -193,16 +192,16 @@ class TaskApi:
         return await self.listeners.join(x, whose(holder), filters, holder, after=_after(x, query))
 
     async def _follow_one(self, x: Exchange, id: str, holder: Holder | None) -> Stream | None:
-        query = read_query(x.scope["query_string"], shapes.OneQuery)
-        after = _after(x, query)
-        task = await self._task(id, holder)
-        stream = await self.listeners.join(x, whose(holder), {"id": task.id}, holder, after=after or 0)
-        if task.state not in TERMINAL or await stream.any_left():
-            return stream
-        stream.leave()
-        await x.begin(204, [])  # which says: a client that has seen the end has no reason to come again
-        await x.write(b"", more=False)
-        return None
+        after = _after(x, read_query(x.scope["query_string"], shapes.OneQuery)) or 0
+        mine, task, views = whose(holder), await self._task(id, holder), self._house.views
+        only = {"id": task.id}
+        if task.state in TERMINAL and not await views.events_of(
+            mine, only, after=after, upto=await views.settle(), limit=1
+        ):
+            await x.begin(204, [])  # which says: a client that has seen the end has no reason to come again
+            await x.write(b"", more=False)
+            return None
+        return await self.listeners.join(x, mine, only, holder, after=after)
 
 
 def whose(holder: Holder | None) -> Whose:
@@ -216,6 +215,7 @@ _REFUSED = {
     "key_reused": "this id stands for another task of this run, {}; give it another id",
     "need_unknown": "it needs the task {}, which there is not",
     "need_failed": "it needs the task {}, which did not succeed",
+    "task_not_found": "the task {} was accepted, and removed at once",
 }
 
 
@@ -235,8 +235,12 @@ def _name(once: str, n: int) -> str:
     return f"once_{hashlib.sha256(once.encode()).hexdigest()[:32]}_{n}"[:MAX_NAME]
 
 
-def _before(many: Sequence[TaskBody], names: Sequence[str], n: int) -> set[tuple[str, str]]:
-    return {(each.run, name) for each, name in zip(many[:n], names[:n], strict=True)}
+def _taken(name: str, answer: Accepted | NotAccepted, seen: Seen | None) -> shapes.TaskShown | NotTaken:
+    """seen: None when it was removed in this moment."""
+    if isinstance(answer, Accepted) and seen is not None:
+        return shown(seen)
+    code = answer.code if isinstance(answer, NotAccepted) else "task_not_found"
+    return NotTaken(name=name, error=shapes.TaskError(code, _REFUSED[code].format(answer.id)))
 
 
 def _after(x: Exchange, query: shapes.OneQuery | shapes.EventsQuery) -> int | None:

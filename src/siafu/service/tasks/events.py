@@ -19,6 +19,7 @@ from siafu.errors import StoreError
 from siafu.pace.clock import Clock
 from siafu.queue.doorbell import Doorbell
 from siafu.service.access import Holder
+from siafu.service.completions import STREAM_HEADERS
 from siafu.service.exchange import Exchange
 from siafu.service.refusals import Refused
 from siafu.service.tasks.shapes import event_shown
@@ -31,7 +32,6 @@ WINDOW = 1_000  # newest events that are kept for all
 LOOK_SECONDS = 0.5  # between two looks for what other processes have done
 CHECK_SECONDS = 1.0  # until a key that was revoked is noticed
 BEAT_SECONDS = 15.0  # between two signs of life
-_HEADERS = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-store")]
 log = logging.getLogger("siafu")
 
 
@@ -41,7 +41,7 @@ class Listeners:
     def __init__(self, views: TaskViews, bell: Doorbell, clock: Clock) -> None:
         self.views = views
         self.clock = clock
-        self.closing = False
+        self._closing = False
         self.last = 0  # place of the newest event that is known
         self.window: deque[TaskEvent] = deque(maxlen=WINDOW)
         self.begins = 0  # the window holds all events behind this place
@@ -77,6 +77,11 @@ class Listeners:
             self._looking = asyncio.create_task(self._look(), name="siafu events")
         return stream
 
+    @property
+    def open(self) -> bool:
+        """False when streams shall end: the server stops, or nobody looks for news any more."""
+        return not self._closing and self._looking is not None and not self._looking.done()
+
     def left(self, key: str) -> None:
         self._streams[key] -= 1
         if not self._streams.total() and self._looking is not None:
@@ -86,7 +91,7 @@ class Listeners:
 
     def close(self) -> None:
         """End all streams: the server stops."""
-        self.closing = True
+        self._closing = True
         self._tell()
 
     async def news(self, seconds: float) -> None:
@@ -145,18 +150,11 @@ class Stream:
     def leave(self) -> None:
         self._listeners.left("" if self._holder is None else self._holder.key.id)
 
-    async def any_left(self) -> bool:
-        """Whether there is something that this client has not been told."""
-        views = self._listeners.views
-        return bool(
-            await views.events_of(self._whose, self._filters, after=self.after, upto=await views.settle(), limit=1)
-        )
-
     async def run(self) -> None:
         """Send until the client leaves, the task has ended, the key counts no more, or the server stops."""
         x, clock = self._x, self._listeners.clock
         try:
-            await x.begin(200, _HEADERS)
+            await x.begin(200, STREAM_HEADERS)
             await x.write(b"retry: 2000\n\n")
             beat = clock.now() + BEAT_SECONDS
             while self._counts():
@@ -179,7 +177,7 @@ class Stream:
     def _counts(self) -> bool:
         holder = self._holder
         valid = holder is None or holder.key.state(self._listeners.clock.wall()) == "active"
-        return valid and not self._listeners.closing
+        return valid and self._listeners.open
 
     async def _page(self) -> tuple[list[TaskEvent], bool]:
         """The next events, and whether there are more of them already."""

@@ -137,7 +137,8 @@ class Teller:
             return
         if wait is None:
             log.warning("webhook %s: %s; the end of task %s is not told", self._name, said, delivery.task)
-        self._say(f"{said}; it is tried again")
+        else:
+            self._say(f"{said}; it is tried again")
 
     def _say(self, text: str) -> None:
         """Once, until it goes well again."""
