@@ -110,6 +110,9 @@ async def test_a_file_that_is_too_large_or_too_much_is_refused(tmp_path: Path, m
         assert (await client.upload(b"x" * 1000))[0] == 200
         assert (await client.upload(b"x" * 501))[0] == 400
         other = await client.with_key()
+        with monkeypatch.context() as few:
+            few.setattr(desk, "MAX_FILES", 0)
+            assert (await other.upload(b"x"))[0] == 400
         assert (await other.upload(b"x" * 501))[0] == 200
         monkeypatch.setattr(files, "MAX_FORM", 2000)
         padded = form(PURPOSE, DATA, end=b"--b--\r\n" + b"x" * 2000)

@@ -88,11 +88,11 @@ class BatchStore:
         values = {"owner": owner, "purpose": purpose, "after": after, "limit": limit}
         return [_file(row) for row in await self._database.run(lambda tx: tx.rows(sql, **values))]
 
-    async def bytes_of(self, owner: str) -> int:
-        """What the files of an owner take up."""
-        sql = "SELECT COALESCE(SUM(bytes), 0) AS bytes FROM file WHERE owner = :owner"
+    async def held(self, owner: str) -> tuple[int, int]:
+        """How many files an owner has, and the bytes that they take up."""
+        sql = "SELECT COUNT(*) AS files, COALESCE(SUM(bytes), 0) AS bytes FROM file WHERE owner = :owner"
         (row,) = await self._database.run(lambda tx: tx.rows(sql, owner=owner))
-        return int(row["bytes"])
+        return row["files"], int(row["bytes"])
 
     async def remove_file(self, id: str, owner: str) -> bool:
         """Whether there was one."""

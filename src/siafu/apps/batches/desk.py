@@ -23,6 +23,7 @@ from siafu.store.client_keys import KeyTerms
 from siafu.store.crash import crash_point
 
 MAX_FILE = 200 * 2**20  # bytes
+MAX_FILES = 50_000  # of one owner
 MAX_NAME = 255  # characters
 MAX_OPEN = 100  # batches of one owner that have not ended
 MAX_UPLOADS = 8  # of one owner at once
@@ -164,12 +165,17 @@ class BatchDesk:
 
     @asynccontextmanager
     async def receiving(self, owner: str) -> AsyncIterator[Upload]:
-        """A new file, to be written and kept in the block. Raises: QueueFull when too many come in at once."""
+        """A new file, to be written and kept in the block. Raises: QueueFull when too many come in at once; InputError
+        when there are too many.
+        """
         if self._uploads[owner] >= MAX_UPLOADS:
             raise QueueFull(f"{MAX_UPLOADS} files are being uploaded with this client key, as many as may at once")
         self._uploads[owner] += 1
         try:
-            upload = Upload(self.house, owner, self._rules.most_bytes - await self.house.store.bytes_of(owner))
+            files, size = await self.house.store.held(owner)
+            if files >= MAX_FILES:
+                raise InputError(f"this client key has {files:,} files, as many as may be; delete some first")
+            upload = Upload(self.house, owner, self._rules.most_bytes - size)
             async with aclosing(upload):
                 yield upload
         finally:
