@@ -18,8 +18,8 @@ from siafu.gateway.chat import ChatAnswer, ChatRequest
 from siafu.gateway.endpoint import Delta, EndCallback, Reply, ReplyHead
 from siafu.gateway.scripted import Scripted, say
 from siafu.observe.calls import CallContext
+from siafu.service import access, exchange
 from siafu.service import app as app_module
-from siafu.service import exchange
 from siafu.service import server as server_module
 from siafu.service.app import Bounds
 from siafu.service.routes import ROUTES
@@ -67,7 +67,8 @@ async def test_a_stream_from_an_upstream_that_does_not_stream(tmp_path: Path) ->
     assert (usage["choices"], usage["usage"]["total_tokens"]) == ([], 12)
 
 
-async def test_sec1_without_a_key_only_health_answers(tmp_path: Path) -> None:
+async def test_sec1_without_a_key_only_health_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(access, "WRONG_KEYS_AT_ONCE", 100)
     async with server(tmp_path) as served:
         await make_key(served)
         for path in KEY_PATHS:
