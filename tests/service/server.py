@@ -19,7 +19,7 @@ from siafu.border.secrets import Secret
 from siafu.border.stopping import Stops
 from siafu.config.serving import Departures, Serving
 from siafu.config.swarms import SupportSwarm
-from siafu.config.tasks import TaskHouse
+from siafu.config.task_house import TaskHouse
 from siafu.gateway.accounts import Accounts
 from siafu.gateway.chat import ChatRequest
 from siafu.gateway.endpoint import Endpoint, PlainReply, Reply, ReplyHead

@@ -9,18 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from siafu.border.secrets import Secret
-from siafu.config.tasks import TaskHouse
+from siafu.config.task_house import TaskHouse, housed
 from siafu.config.webhooks import Webhook
 from siafu.gateway.endpoint import Endpoint
 from siafu.queue.doorbell import Doorbell
 from siafu.store.client_keys import KeyTerms
 from siafu.store.database import Database
-from siafu.store.task_desk import TaskDesk
-from siafu.store.task_events import TaskViews
 from siafu.store.task_records import Failed, Lease, Succeeded, Verdict
 from siafu.store.task_schema import MIGRATIONS
 from siafu.store.tasks import TaskStore
-from siafu.store.webhooks import WebhookQueue
 
 from .server import Served, server
 
@@ -67,18 +64,6 @@ class Tasked:
         return await self.end(Failed(code="unreachable", message="https://10.0.0.7/v1 cannot be reached"))
 
 
-def house_over(database: Database, *, webhooks: Mapping[str, Webhook] | None = None, **options: Any) -> TaskHouse:
-    bell = Doorbell()
-    return TaskHouse(
-        store=TaskStore(database, rung=bell.ring, **options),
-        desk=TaskDesk(database, rung=bell.ring),
-        views=TaskViews(database),
-        bell=bell,
-        webhooks=webhooks or {},
-        deliveries=WebhookQueue(database),
-    )
-
-
 @contextlib.asynccontextmanager
 async def tasked(
     folder: Path, *, webhooks: Mapping[str, Webhook] | None = None, endpoint: Endpoint | None = None, **options: Any
@@ -86,7 +71,8 @@ async def tasked(
     """options: of the store of tasks."""
     place = folder / "일감.db"
     database = await asyncio.to_thread(Database, place, MIGRATIONS, what="the test's tasks", schema="tasks")
-    house = house_over(database, webhooks=webhooks, **options)
+    bell = Doorbell()
+    house = housed(database, TaskStore(database, rung=bell.ring, **options), bell, webhooks or {})
     async with server(folder, endpoint, tasks=house, identity_key=IDENTITY) as served:
         yield Tasked(served, house, database)
     await house.store.aclose()

@@ -19,6 +19,7 @@ from siafu.service.swarms import AUDIENCE
 from siafu.store.database import Database
 from siafu.store.task_desk import TaskDesk, Which
 from siafu.store.task_schema import MIGRATIONS
+from siafu.store.workers import Standing
 
 from .server import server
 from .task_kit import EVENTS, IDENTITY, TASKS, asked, tasked
@@ -259,22 +260,21 @@ async def test_a_full_queue_refuses_and_keeps_nothing(tmp_path: Path) -> None:
         assert (await at.ask(TASKS, [asked("r2"), asked("r3")], **auth))[0] == 202
 
 
-async def test_it_says_when_nobody_works(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_it_says_when_no_worker_is_there(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async with tasked(tmp_path) as at:
         auth = await at.key()
-        _, headers, _ = await at.ask(TASKS, asked("r1"), **auth)
-        assert "x-siafu-notice" not in headers  # nobody could have begun yet
-        at.database.transact(lambda tx: tx.change("UPDATE task SET ready_at = ready_at - 11"))
         for _ in range(2):
             _, headers, _ = await at.ask(TASKS, asked("r1"), **auth)
-            assert "no worker" in headers["x-siafu-notice"]
+            assert headers["x-siafu-notice"] == "accepted, but no worker is there"
         assert caplog.text.count("siafu worker") == 1
         assert (await at.ask("/health/readiness"))[0] == 200
-        await at.claim()
-        await at.submit(auth, "r2")
-        at.database.transact(lambda tx: tx.change("UPDATE task SET ready_at = ready_at - 11 WHERE state = 'ready'"))
+        standing = Standing(name="w", host="h", pid=1, version="1", slots=1, least=1, most=1)
+        await at.house.workers.say(standing, ["support"])
         _, headers, _ = await at.ask(TASKS, asked("r2"), **auth)
         assert "x-siafu-notice" not in headers
+        at.database.transact(lambda tx: tx.change("UPDATE worker SET seen_at = seen_at - 11"))
+        _, headers, _ = await at.ask(TASKS, asked("r3"), **auth)
+        assert "x-siafu-notice" in headers  # one that said nothing for so long is not there
 
 
 async def test_without_a_database_of_tasks_all_else_is_served(tmp_path: Path) -> None:

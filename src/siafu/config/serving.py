@@ -17,7 +17,7 @@ from siafu.config.budgets import open_accounts
 from siafu.config.client_keys import LEDGER, RUN, client_keys, customer_key
 from siafu.config.settings import Settings
 from siafu.config.swarms import SupportSwarm, support_swarm
-from siafu.config.tasks import TaskHouse, task_house
+from siafu.config.task_house import TaskHouse, task_house
 from siafu.config.upstreams import open_ways
 from siafu.gateway.accounts import Accounts
 from siafu.gateway.endpoint import Endpoint

@@ -4,33 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Mapping
-
-import msgspec
+from collections.abc import AsyncIterator
 
 from siafu.config.settings import Settings
-from siafu.config.webhooks import Webhook, webhook
-from siafu.errors import StoreError
-from siafu.queue.doorbell import Doorbell, ringing
 from siafu.store.database import Database
 from siafu.store.task_desk import TaskDesk
-from siafu.store.task_events import TaskViews
 from siafu.store.task_schema import MIGRATIONS
 from siafu.store.tasks import TaskStore
-from siafu.store.webhooks import WebhookQueue
-
-
-class TaskHouse(msgspec.Struct, frozen=True, kw_only=True):
-    """All that `siafu serve` does with tasks, over one database. bell: rung when there may be news. webhooks: who is
-    told of ends, by name; deliveries: what they have still to be told.
-    """
-
-    store: TaskStore
-    desk: TaskDesk
-    views: TaskViews
-    bell: Doorbell
-    webhooks: Mapping[str, Webhook]
-    deliveries: WebhookQueue
+from siafu.store.workers import Workers
 
 
 @contextlib.asynccontextmanager
@@ -60,28 +41,7 @@ async def task_desk(settings: Settings) -> AsyncIterator[TaskDesk]:
 
 
 @contextlib.asynccontextmanager
-async def task_house(settings: Settings) -> AsyncIterator[TaskHouse | str]:
-    """Everything for tasks over HTTP; or why their database cannot be used, which is no reason to serve nothing.
-
-    Raises: ConfigError for webhooks that cannot be used.
-    """
-    told = {name: webhook(name, given) for name, given in settings.webhooks.items()}
-    async with contextlib.AsyncExitStack() as stack:
-        house: TaskHouse | str
-        try:
-            database = await stack.enter_async_context(task_database(settings))
-        except StoreError as error:
-            house = error.message
-        else:
-            bell = Doorbell()
-            await stack.enter_async_context(ringing(bell, database))
-            store = await stack.enter_async_context(contextlib.aclosing(TaskStore(database, rung=bell.ring)))
-            house = TaskHouse(
-                store=store,
-                desk=TaskDesk(database, rung=bell.ring),
-                views=TaskViews(database),
-                bell=bell,
-                webhooks=told,
-                deliveries=WebhookQueue(database),
-            )
-        yield house
+async def task_workers(settings: Settings) -> AsyncIterator[Workers]:
+    """Who works on the tasks. Raises: ConfigError, StoreError."""
+    async with task_database(settings) as database:
+        yield Workers(database)

@@ -17,7 +17,6 @@ from siafu.store.database import Database, Transaction
 from siafu.store.task_records import State
 
 AT_ONCE = 1000  # events that get their places in one transaction
-NOBODY_SECONDS = 10.0  # that a task is ready and none is worked on, until nobody seems to work
 
 
 class Whose(msgspec.Struct, frozen=True, kw_only=True):
@@ -127,15 +126,6 @@ class TaskViews:
     async def _events(self, more: str, **values: Any) -> list[TaskEvent]:
         sql = f"{_EVENTS}{more} ORDER BY place LIMIT :limit"
         return [TaskEvent(**row) for row in await self._database.run(lambda tx: tx.rows(sql, **values))]
-
-    async def nobody_works(self, kind: str) -> bool:
-        """Whether tasks of a kind wait, and no worker holds any task."""
-        sql = (
-            "SELECT 1 AS one WHERE EXISTS (SELECT 1 FROM task WHERE state = 'ready' AND lapses < 2 AND kind = :kind "
-            "AND ready_at < {now} - :seconds) AND NOT EXISTS "
-            "(SELECT 1 FROM task WHERE state = 'leased' AND lease_until > {now})"
-        )
-        return bool(await self._database.run(lambda tx: tx.rows(sql, kind=kind, seconds=NOBODY_SECONDS)))
 
 
 def last_place(tx: Transaction) -> int:

@@ -107,6 +107,15 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "usd_pico {integer}, PRIMARY KEY (task, path, seq)) {strict}",
     ),
     (
+        # Who works: a row lives as long as its worker says so (store/workers.py). skew: seconds by which its host's
+        # clock is ahead of the database's.
+        "CREATE TABLE worker (name TEXT PRIMARY KEY, host TEXT NOT NULL, pid {integer} NOT NULL, "
+        "version TEXT NOT NULL, slots {integer} NOT NULL, least {integer} NOT NULL, most {integer} NOT NULL, "
+        "draining {integer} NOT NULL, began_at {real} NOT NULL, seen_at {real} NOT NULL, skew {real} NOT NULL) "
+        "{strict}",
+        "CREATE INDEX task_dead ON task (created_at, id) WHERE state = 'dead_letter'",
+    ),
+    (
         "CREATE INDEX task_of_tenant ON task (tenant, created_at, id)",
         # What happened to tasks: `accepted`, `cancel_requested`, or the state that one got into.
         "CREATE TABLE task_event (id {serial}, task TEXT NOT NULL REFERENCES task ON DELETE CASCADE, "

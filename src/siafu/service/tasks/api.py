@@ -10,9 +10,9 @@ from typing import Any
 
 import msgspec
 
-from siafu.apps.support.requests import KIND, CustomerRequest, new_task, parse_request
+from siafu.apps.support.requests import CustomerRequest, new_task, parse_request
 from siafu.border.secrets import Secret
-from siafu.config.tasks import TaskHouse
+from siafu.config.task_house import TaskHouse
 from siafu.errors import StoreError
 from siafu.pace.clock import Clock
 from siafu.service.access import Holder
@@ -145,12 +145,12 @@ class TaskApi:
 
     async def _notice(self) -> list[tuple[bytes, bytes]]:
         """A header that says so when nobody does the work; the operator is told, too."""
-        if not await self._house.views.nobody_works(KIND):
+        if await self._house.workers.anybody():
             return []
         if (now := self._clock.now()) > self._warned + NOTICE_SECONDS:
             self._warned = now
-            log.warning("tasks wait, and no worker is at work; start one: siafu worker")
-        return [(b"x-siafu-notice", b"accepted, but no worker is at work")]
+            log.warning("a task was accepted, and no worker is there; start one: siafu worker")
+        return [(b"x-siafu-notice", b"accepted, but no worker is there")]
 
     # ---- looking and changing -----------------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from siafu.config.tasks import TaskHouse
+from siafu.config.task_house import TaskHouse
 from siafu.config.webhooks import Webhook, signing_key
 from siafu.errors import StoreError
 from siafu.pace.clock import Clock
