@@ -58,7 +58,8 @@ bench: $(VENV)/.runtime  ## model calls beside other clients, siafu serve beside
 
 lock: $(VENV)/.dev  ## make the locks anew
 	@$(BIN)/python -m pip install -q uv
-	@for s in "runtime:pyproject.toml" "dev:pyproject.toml --group dev" "build:--group pyproject.toml:build" \
+	@for s in "runtime:pyproject.toml" "image:pyproject.toml --extra postgres --extra redis --extra uvloop --extra otel" \
+	    "dev:pyproject.toml --group dev" "build:--group pyproject.toml:build" \
 	    "clients:--group pyproject.toml:clients"; do \
 	  $(BIN)/uv pip compile $${s#*:} --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 	    --no-header --no-annotate -q -o requirements/$${s%%:*}.txt; done

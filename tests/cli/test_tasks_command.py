@@ -44,11 +44,19 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     return call
 
 
-def told(run: Run, *words: str, code: int = 0) -> Any:
-    """The JSON that a command prints."""
+def lines(run: Run, *words: str, code: int = 0) -> list[Any]:
+    """What a command prints as JSON: one object a line."""
     ended, out, err = run(*words, "--json")
     assert ended == code, err
-    return json.loads(out)
+    found = [json.loads(line) for line in out.splitlines()]
+    assert all(isinstance(each, dict) for each in found)
+    return found
+
+
+def told(run: Run, *words: str, code: int = 0) -> Any:
+    """The one object that a command prints."""
+    (found,) = lines(run, *words, code=code)
+    return found
 
 
 def database(folder: Path) -> Database:
@@ -72,14 +80,13 @@ def test_from_a_file_of_requests_to_answers(run: Run, tmp_path: Path) -> None:
     assert (again["accepted"], again["there"], [bad["line"] for bad in again["refused"]]) == (0, 6, [7])
 
     done = told(run, "worker", "--until-empty", "--slots", "4", "--poll", "0.05")
-    assert (done["claimed"], done["fenced"], done["stopped"]) == (6, 0, None)
-    code, out, _ = run("tasks", "watch", "--run", "월요일", "--json")
-    ended = [json.loads(line) for line in out.splitlines()]
-    assert code == 0 and all(task["state"] == "succeeded" for task in ended)
+    assert (done["tasks"], done["claimed"], done["fenced"], done["stopped"]) == (6, 6, 0, None)
+    ended = lines(run, "tasks", "watch", "--run", "월요일")
+    assert all(task["state"] == "succeeded" for task in ended)
     assert len(ended) == done["left"]["succeeded"]
     answers = {task["result"]["id"]: task["result"] for task in ended}
     assert all(answer["status"] == "ok" and answer["answer"] for answer in answers.values())
-    listed = told(run, "tasks", "list")
+    listed = lines(run, "tasks", "list")
     assert [task["once"] for task in listed] == [f"월요일/{request.id}" for request in REQUESTS]
     shown = told(run, "tasks", "show", ended[0]["id"][:20])
     assert shown["request"]["text"] in {request.text for request in REQUESTS}
@@ -105,7 +112,7 @@ def test_p1_a_submission_that_was_killed_goes_on(run: Run, tmp_path: Path) -> No
     assert killed.returncode == -signal.SIGKILL
     again = told(run, "submit", "support", "a.jsonl")
     assert (again["accepted"], again["there"]) == (50, 200)
-    listed = told(run, "tasks", "list", "--limit", "1000")
+    listed = lines(run, "tasks", "list", "--limit", "1000")
     assert [task["once"] for task in listed] == [f"support/r{n}" for n in range(250)]
 
 
@@ -113,33 +120,107 @@ def test_strict_takes_a_file_whole_or_not_at_all(run: Run, tmp_path: Path) -> No
     write(tmp_path / "a.jsonl", [REQUESTS[0], {"id": "", "customer": "kim", "text": "?"}])
     code, _, err = run("submit", "support", "a.jsonl", "--strict")
     assert code == 2 and "nothing was submitted" in err
-    assert told(run, "tasks", "list") == []
+    assert lines(run, "tasks", "list") == []
 
 
 def test_what_people_do_about_tasks(run: Run, tmp_path: Path) -> None:
     write(tmp_path / "a.jsonl", [{"id": f"r{n}", "customer": f"c{n}", "text": "주문 1001?"} for n in range(5)])
     submitted = told(run, "submit", "support", "a.jsonl", "--deadline", "2h", "--priority", "1")
     ids = [task["id"] for task in submitted["tasks"]]
-    assert told(run, "tasks", "cancel", ids[0]) == {"cancelled": 1, "stopping": 0}
+    assert told(run, "tasks", "cancel", ids[0]) == {"cancelled": 1, "stopping": 0, "left": []}
+    left = [{"id": ids[0], "state": "cancelled"}]
+    assert told(run, "tasks", "cancel", ids[0], code=1) == {"cancelled": 0, "stopping": 0, "left": left}
+    assert f"{ids[0][:12]} has ended already: cancelled" in run("tasks", "cancel", ids[0])[2]
     change(tmp_path, "UPDATE task SET state = 'dead_letter', ended_at = {now}, code = 'worker_lost', deliveries = 3 "
            f"WHERE id IN ('{ids[1]}', '{ids[2]}')")  # fmt: skip
-    assert [task["id"] for task in told(run, "dead", "list")] == ids[1:3]
+    assert [task["id"] for task in lines(run, "dead", "list")] == ids[1:3]
     assert told(run, "dead", "show", ids[1])["code"] == "worker_lost"
     code, out, _ = run("dead", "list")
     assert code == 0 and out.count("worker_lost") == 2
-    assert told(run, "dead", "retry", ids[1]) == {"retried": 1}
-    assert told(run, "dead", "retry", ids[0]) == {"retried": 0}  # it is not dead
-    assert told(run, "dead", "retry", "--all") == {"retried": 1}
-    assert told(run, "tasks", "retry", ids[0]) == {"retried": 1}
-    assert {task["state"] for task in told(run, "tasks", "list")} == {"ready"}
+    assert told(run, "dead", "retry", ids[1])["retried"] == 1
+    assert told(run, "dead", "retry", ids[0], code=1) == {"retried": 0, "need_failed": 0, "left": left}  # not dead
+    assert told(run, "dead", "retry", "--all")["retried"] == 1
+    assert told(run, "tasks", "retry", ids[0])["retried"] == 1
+    code, out, err = run("tasks", "retry", ids[0])
+    assert (code, out) == (1, "0 begin again\n") and f"{ids[0][:12]} stays as it is: ready" in err
+    assert {task["state"] for task in lines(run, "tasks", "list")} == {"ready"}
     assert told(run, "tasks", "purge", "--customer", "c4") == {"purged": 1}
-    assert told(run, "tasks", "cancel", "--run", "support") == {"cancelled": 4, "stopping": 0}
+    for _ in range(2):  # of a whole run those are meant that are open
+        found = told(run, "tasks", "cancel", "--run", "support")
+    assert found == {"cancelled": 0, "stopping": 0, "left": []}
     code, out, _ = run("tasks", "watch")
     assert code == 1 and out.count("cancelled") >= 4
     assert told(run, "tasks", "purge", "--older", "1h") == {"purged": 0}
     assert told(run, "tasks", "purge", "--older", "0") == {"purged": 4}
-    code, _, err = run("tasks", "list")
-    assert code == 0 and "there is no such task" in err
+    assert run("tasks", "list") == (0, "", "siafu: no task is there: siafu submit support FILE\n")
+    assert run("tasks", "list", "--run", "x") == (0, "", "siafu: no such task\n")
+
+
+def test_lines_that_need_others_begin_when_these_have_succeeded(run: Run, tmp_path: Path) -> None:
+    rows = [{"id": id, "customer": "kim", "text": f"주문 1001? {id}"} for id in ("a", "b", "c", "d", "e")]
+    for row, needs in zip(rows, ([], ["a"], ["a", "b", "b"], ["later"], "a"), strict=True):
+        row["needs"] = needs  # type: ignore[assignment]
+    write(tmp_path / "a.jsonl", rows)
+    code, out, err = run("submit", "support", "a.jsonl")
+    assert (code, out) == (1, "3 tasks accepted in the run support\n")
+    assert "line 4: it needs the line 'later', which was not submitted" in err and "line 5: the field 'needs'" in err
+    again = told(run, "submit", "support", "a.jsonl", code=1)
+    assert (again["accepted"], again["there"], [bad["line"] for bad in again["refused"]]) == (0, 3, [4, 5])
+    first = lines(run, "tasks", "list")[0]["id"]
+    assert [task["state"] for task in lines(run, "tasks", "list")] == ["ready", "blocked", "blocked"]
+    write(tmp_path / "b.jsonl", [{"id": "z", "customer": "kim", "text": "끝?"}])
+    assert told(run, "submit", "support", "b.jsonl", "--needs", first[:10])["accepted"] == 1
+    done = told(run, "worker", "--until-empty", "--poll", "0.05")
+    assert done["left"] == {"succeeded": 4}
+    ended = sorted(lines(run, "tasks", "list"), key=lambda task: task["ended_at"])
+    assert next(task["once"] for task in ended) == "support/a"
+    assert [task["once"] for task in ended if task["once"] in ("support/b", "support/c")] == ["support/b", "support/c"]
+
+
+def test_what_needs_a_task_that_ended_badly_is_cancelled_and_says_why(run: Run, tmp_path: Path) -> None:
+    rows = [{"id": "a", "customer": "kim", "text": "?"}, {"id": "b", "customer": "kim", "text": "?", "needs": ["a"]}]
+    write(tmp_path / "a.jsonl", rows)
+    ids = [task["id"] for task in told(run, "submit", "support", "a.jsonl")["tasks"]]
+    assert told(run, "tasks", "cancel", ids[0])["cancelled"] == 1
+    code, out, _ = run("tasks", "list")
+    assert code == 0 and f"it needs the task {ids[0]}" in out
+    code, _, err = run("tasks", "retry", ids[1])
+    assert code == 1 and "retry those first" in err
+    write(tmp_path / "c.jsonl", [{"id": "c", "customer": "kim", "text": "?", "needs": ["a"]}])
+    code, _, err = run("submit", "support", "c.jsonl")
+    assert code == 1 and f"siafu tasks retry {ids[0]}" in err
+    assert told(run, "tasks", "retry", "--run", "support")["retried"] == 2
+
+
+def test_json_is_one_object_a_line_however_it_was_kept(run: Run, tmp_path: Path) -> None:
+    write(tmp_path / "a.jsonl", REQUESTS[:2])
+    id = told(run, "submit", "support", "a.jsonl")["tasks"][0]["id"]
+    done = "state = 'succeeded', result = '[\n1\n]', ended_at = {now}"
+    change(tmp_path, f"UPDATE task SET payload = '[\n\"가\"\n]', {done} WHERE id = '{id}'")
+    assert told(run, "tasks", "show", id)["request"] == ["가"]
+    assert [task["result"] for task in lines(run, "tasks", "list")] == [[1], None]
+
+
+def test_watching_without_a_worker_says_so(run: Run, tmp_path: Path) -> None:
+    write(tmp_path / "a.jsonl", REQUESTS[:1])
+    assert told(run, "submit", "support", "a.jsonl", "--deadline", "1s")["accepted"] == 1
+    words = [sys.executable, "-m", "siafu", "tasks", "watch", "--every", "0.05"]
+    watching = subprocess.Popen(words, cwd=tmp_path, env=environment(), stderr=subprocess.PIPE, text=True)
+    try:
+        assert watching.stderr is not None
+        assert "no worker is alive, so nothing goes on; to start one: siafu worker" in watching.stderr.readline()
+    finally:
+        watching.kill()
+        watching.communicate()
+
+
+def test_a_worker_names_the_next_step(run: Run, tmp_path: Path) -> None:
+    assert "siafu submit support FILE" in run("worker", "--until-empty")[2]
+    write(tmp_path / "a.jsonl", REQUESTS[:2])
+    told(run, "submit", "support", "a.jsonl")
+    code, out, err = run("worker", "--until-empty", "--poll", "0.05", "--min", "1", "--max", "4")
+    assert (code, out) == (0, "2 tasks: 2 succeeded\n")
+    assert "1 to 4 slots" in err and err.endswith("to see what came of them: siafu tasks list\n")
 
 
 @pytest.mark.parametrize(
@@ -154,6 +235,10 @@ def test_what_people_do_about_tasks(run: Run, tmp_path: Path) -> None:
         (("submit", "support", "missing.jsonl"), "cannot read"),
         (("submit", "support", "-", "--run", " "), "--run is a name"),
         (("worker", "--keep", "never"), "is no duration"),
+        (("worker", "--min", "8"), "--min goes with --max"),
+        (("worker", "--slots", "10", "--max", "9"), "--min 8, --slots 10 and --max 9 must rise"),
+        (("worker", "--min", "9", "--max", "8"), "must rise in this order"),
+        (("submit", "support", "missing.jsonl", "--needs", "t_12"), "cannot read"),
     ],
 )
 def test_wrong_use_is_told_with_the_right_one(run: Run, words: tuple[str, ...], said: str) -> None:
@@ -166,7 +251,7 @@ def test_sec30_what_stands_in_tasks_cannot_steer_a_terminal(run: Run, tmp_path: 
     for words in (("submit", "support", "a.jsonl", "--run", "x\x1b[2J"), ("tasks", "list")):
         code, out, err = run(*words)
         assert code == 0 and "\x1b" not in out + err
-    shown = run("tasks", "show", told(run, "tasks", "list")[0]["id"])
+    shown = run("tasks", "show", lines(run, "tasks", "list")[0]["id"])
     assert "\x1b" not in shown[1]
 
 

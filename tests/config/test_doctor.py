@@ -367,16 +367,17 @@ async def test_databases_are_looked_at_and_left_as_they_are(tmp_path: Path, sql_
     home = tmp_path / "home"
     settings = Settings.model_validate({"home": str(home), "database_url": sql_url})
     places = [(row.check, row.state, "new" in row.found) for row in await database_rows(settings, sql_url)]
-    assert places == [("database effects", "ok", True), ("database shop", "ok", True)]
+    names = ["database tasks", "database effects", "database shop"]
+    assert places == [(name, "ok", True) for name in names]
     assert not home.exists() and look(sql_url, what="it", schema="shop", versions=1)[1] is None
     open_effects(settings).close()
     ShopDatabase(sql_url).close()
-    rows = await database_rows(settings, sql_url)
+    _, *rows = await database_rows(settings, sql_url)
     assert [(row.state, "can be read" in row.found) for row in rows] == [("ok", True), ("ok", True)]
     with closing(ShopDatabase(sql_url)) as shop:
         shop.transact(lambda tx: tx.change("UPDATE siafu_schema SET version = 99 WHERE name = 'shop_money'"))
         shop.transact(lambda tx: tx.change("UPDATE siafu_schema SET version = 0 WHERE name = 'effects'"))
-    older, newer = await database_rows(settings, sql_url)
+    _, older, newer = await database_rows(settings, sql_url)
     assert (older.state, newer.state) == ("ok", "fail")
     assert "older version" in older.found and "newer version" in newer.found
 

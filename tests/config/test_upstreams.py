@@ -66,6 +66,18 @@ def test_each_key_is_a_way_of_its_own_with_the_limits_of_its_upstream(tmp_path: 
     )
 
 
+def test_without_redis_each_process_takes_its_fair_part(tmp_path: Path) -> None:
+    def limits(**environ: str) -> list[tuple[int, float | None]]:
+        ways = configured_ways(settings(tmp_path, FILE, **environ))
+        return [(way.limits.concurrency, way.limits.rpm) for way in ways]
+
+    whole = [(40, 120.0), (40, 120.0), (7, None)]
+    assert limits() == whole
+    assert limits(SIAFU_PROCESSES="4") == [(10, 30.0), (10, 30.0), (1, None)]
+    assert limits(SIAFU_PROCESSES="50")[2] == (1, None)  # nobody can do with less than one call
+    assert limits(SIAFU_PROCESSES="4", SIAFU_REDIS_URL="redis://127.0.0.1:1") == whole  # shared there
+
+
 def test_routes_become_rules_in_their_order(tmp_path: Path) -> None:
     first, second = rules(settings(tmp_path))
     assert [(each.model, each.upstream) for each in first.use] == [("big", "azure"), ("big", "")]

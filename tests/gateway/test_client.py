@@ -352,3 +352,19 @@ async def test_g20_a_hung_upstream_ends_every_call_and_frees_every_socket(bench:
         for _ in range(3):  # the upstream's own tasks end
             await asyncio.sleep(0)
         assert len(asyncio.all_tasks()) <= before
+
+
+async def test_who_waits_for_a_limit_can_be_counted(bench: Any) -> None:
+    go = asyncio.Event()
+
+    async def held(writer: asyncio.StreamWriter, arrival: Arrival) -> None:
+        await go.wait()
+        writer.write(http(OK))
+
+    async with upstream(lambda arrival: held) as gw, bench(gw.base_url, limits=Limits(concurrency=2)) as b:
+        calls = [asyncio.create_task(b.ask()) for _ in range(5)]
+        assert await gw.until(lambda: len(gw.arrivals) == 2)
+        assert b.gateway.waiting == 3
+        go.set()
+        await asyncio.gather(*calls)
+        assert b.gateway.waiting == 0

@@ -72,8 +72,9 @@ async def test_an_outage_and_used_up_credit_lose_nothing_and_burn_no_calls() -> 
                     await asyncio.sleep(1.0)
                     sent = (await asyncio.to_thread(endpoint.stats))["requests"] - before
                     assert sent <= 100 + 20 + 3, "those under way at first, repeats that are paid for, probes"
+                    assert line.gateway.waiting > 250
                     await asyncio.to_thread(endpoint.set_faults)
-                    assert all(await asyncio.gather(*calls))
+                    assert all(await asyncio.gather(*calls)) and line.gateway.waiting == 0
                 assert [type(e) for e in line.events if isinstance(e, LaneClosed | LaneOpened)][-2:] == [
                     LaneClosed,
                     LaneOpened,

@@ -24,7 +24,7 @@ DOORS: dict[str, tuple[str, ...]] = {
     "rich": ("cli/",),
     "uvicorn": ("border/web.py", "apps/support/shop/over_http.py", "service/server.py", "bench/serve/bare.py"),
     "redis": ("store/redis.py",),
-    "sqlalchemy": ("store/database.py",),
+    "sqlalchemy": ("store/database.py", "store/address.py"),
     "uvloop": ("cli/", "bench/"),
     "openai": ("bench/gateway/clients/",),
     "litellm": ("bench/gateway/clients/litellm_router.py",),

@@ -12,20 +12,22 @@ from siafu.store import tasks as module
 from siafu.store.database import Transaction
 from siafu.store.records import JournalEntry
 from siafu.store.task_records import Task
+from siafu.store.workers import Workers
 
 from .task_house import LEASE, House, new
+from .test_workers import standing
 
 OPEN, DOUBLED = 250, 6  # and 16,000 that have ended
 
 
 @pytest.fixture
 async def house(tasks_sql_url: str) -> AsyncIterator[House]:
-    """Thousands of tasks, most of which have ended."""
+    """Thousands of tasks, most of which have ended an hour ago."""
     opened = House(tasks_sql_url)
     opened.clear()
     await opened.added(*(new(priority=1 + n % 3, tenant=f"{n % 7}") for n in range(2 * OPEN)))
     ended = (
-        "UPDATE task SET state = 'succeeded', result = '1', ended_at = created_at "
+        "UPDATE task SET state = 'succeeded', result = '1', ended_at = created_at - 3600 "
         "WHERE id IN (SELECT id FROM task ORDER BY id LIMIT :most)"
     )
     names = ", ".join(name for name in Task.__struct_fields__ if name not in ("id", "once"))
@@ -75,6 +77,9 @@ async def test_nothing_that_workers_ask_for_reads_the_whole_table(
     await house.done(leases[0])
     await house.store.accept([new("once", needs=(leases[1].id,))])
     await house.store.any_left("k")
+    await Workers(house.database).say(standing(), ["k"])
+    await Workers(house.database).all()
+    await Workers(house.database).health()
     assert not plans.full, "\n".join(plans.full)
     assert len(plans.seen) >= 12
 

@@ -471,3 +471,12 @@ async def test_an_error_of_one_is_an_error_for_all_who_share_the_transaction(hou
     assert isinstance(outcomes[1], StoreError)
     assert len(await house.desk.find(Which(), limit=9)) == sum(isinstance(each, str) for each in outcomes)
     await house.one()
+
+
+async def test_what_was_submitted_under_a_key_and_what_has_ended_is_found(house: House) -> None:
+    first, second = await house.added(new("첫째"), new("둘째"))
+    await house.added(new("첫째", tenant="other"))
+    assert await house.desk.known("", ["둘째", "첫째", "셋째"]) == {"첫째": first, "둘째": second}
+    assert await house.desk.known("", []) == {}
+    await house.done(await house.claimed())
+    assert await house.desk.ended_of([first, second, "t_0"]) == {first, "t_0"}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from siafu.cli.showing import AsJson, Config, print_json
+from siafu.cli.showing import AsJson, Config, print_lines
 from siafu.cli.tasks import every, record, show_retried, show_table, with_desk
 from siafu.cli.tasks import show as show_task
 from siafu.errors import InputError
@@ -45,7 +45,7 @@ def list_(config: Path | None = Config, json: bool = AsJson) -> None:
     """List dead tasks and why they died, the oldest first."""
     found = with_desk(config, _dead)
     if json:
-        return print_json([record(task) for task in found])
+        return print_lines(map(record, found))
     return show_table(found, nothing="no task is dead")
 
 
@@ -68,6 +68,8 @@ def show(id: str = Id, config: Path | None = Config, json: bool = AsJson) -> Non
 Examples:
   siafu dead retry t_3f
   siafu dead retry --all
+\b
+Exit code: 0, or 1 when one that was named is not dead.
 """,
 )
 def retry(
@@ -84,10 +86,9 @@ def retry(
         raise InputError("say which tasks: ids, or --all; see: siafu dead list")
 
     async def choose(desk: TaskDesk) -> list[Task]:
-        found = [await desk.one(id) for id in ids] if ids else await _dead(desk)
-        return [task for task in found if task.state == "dead_letter"]
+        return [await desk.one(id) for id in ids] if ids else await _dead(desk)
 
-    show_retried(config, choose, json)
+    show_retried(config, choose, ("dead_letter",), named=bool(ids), as_json=json)
 
 
 async def _dead(desk: TaskDesk) -> list[Task]:

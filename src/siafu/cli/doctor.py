@@ -58,6 +58,7 @@ async def _examine(where: dict[str, Any], call: bool) -> list[Row]:
     from siafu.config.doctor import call_rows, python_row, risk_rows, settings_rows, state_rows
     from siafu.config.reaching import endpoint_rows
     from siafu.config.settings import given, load
+    from siafu.config.task_health import task_rows
     from siafu.errors import ConfigError
 
     rows = [python_row()]
@@ -68,16 +69,18 @@ async def _examine(where: dict[str, Any], call: bool) -> list[Row]:
     except ConfigError as error:
         return [*rows, Row(check="settings", state="fail", found=error.message)]
     rows += state_rows(settings.home)
-    rows += await database_rows(settings, os.environ.get("SIAFU_SHOP_DATABASE_URL"))
+    shop = os.environ.get("SIAFU_SHOP_DATABASE_URL")
+    rows += await database_rows(settings, shop)
+    rows += await task_rows(settings, shop)
     rows += await canary_rows(settings)
     reached = await endpoint_rows(settings)
     rows += reached
     if call and all(row.state != "fail" for row in reached):
         rows += await call_rows(settings)
     if not settings.mcp_servers:
-        shop = "no MCP server is configured: the example shop stands in"
+        example = "no MCP server is configured: the example shop stands in"
         more = "" if os.environ.get("SIAFU_PAYMENTS_URL") else f"{UNPAID}: siafu payments serve --help"
-        return [*rows, Row(check="tools", state="ok", found=shop, advice=more)]
+        return [*rows, Row(check="tools", state="ok", found=example, advice=more)]
     from siafu.config.servers import tool_rows
 
     return rows + await tool_rows(settings)

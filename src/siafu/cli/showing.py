@@ -29,6 +29,12 @@ def print_json(value: Any) -> None:
     typer.echo(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
 
 
+def print_lines(values: Iterable[Any]) -> None:
+    """One JSON object a line."""
+    for value in values:
+        typer.echo(msgspec.json.encode(value).decode())
+
+
 def print_table(
     columns: Sequence[str], rows: Sequence[Sequence[str]], *, nothing: str = "nothing", numbers: int | None = None
 ) -> None:

@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from itertools import islice
+import contextlib
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, TypeAlias
 
 import msgspec
 import typer
 
 from siafu.border.text import preview, printable
 from siafu.cli.options import Source, Strict
-from siafu.cli.showing import AsJson, Config, print_json
+from siafu.cli.showing import AsJson, Config, print_lines
 
 if TYPE_CHECKING:
     from siafu.border.jsonl import LineError
     from siafu.config.settings import Settings
+    from siafu.store.task_desk import TaskDesk
     from siafu.store.task_records import Accepted, NewTask, NotAccepted
 
-    Read: TypeAlias = LineError | tuple[int, str, NewTask]  # number, id
+    Read: TypeAlias = "LineError | Line"
 
 AT_ONCE = 500  # lines
 SHOWN = 5  # problems told one by one
@@ -44,6 +45,15 @@ def group() -> None:
     pass
 
 
+class Line(NamedTuple):
+    """A line that can be used. key: its id. needs: ids of lines that have to succeed first."""
+
+    number: int
+    key: str
+    task: NewTask
+    needs: tuple[str, ...]
+
+
 class Taken(msgspec.Struct):
     """What came of a submission. tasks: in the order of the lines."""
 
@@ -52,18 +62,23 @@ class Taken(msgspec.Struct):
     tasks: list[dict[str, Any]] = []
     refused: list[dict[str, Any]] = []
 
-    def add(self, number: int, key: str, answer: Accepted | NotAccepted) -> None:
+    def add(self, line: Line, answer: Accepted | NotAccepted) -> None:
         from siafu.store.task_records import NotAccepted
 
         if isinstance(answer, NotAccepted):
-            why = (
-                f"line {number}: the id {preview(key, 60)!r} stands for another request of this run, task {answer.id}; "
-            )
-            why += "give it another id, or the run another name (--run)"
-            return self.refused.append({"line": number, "code": answer.code, "message": why})
+            why = {
+                "key_reused": f"the id {preview(line.key, 60)!r} stands for another request of this run, task "
+                f"{answer.id}; give it another id, or the run another name (--run)",
+                "need_unknown": f"it needs the task {answer.id}, which is not there, or another tenant's",
+                "need_failed": f"it needs the task {answer.id}, which did not succeed: siafu tasks retry {answer.id}",
+            }
+            return self.refuse(line.number, answer.code, why[answer.code])
         self.accepted += answer.fresh
         self.there += not answer.fresh
-        return self.tasks.append({"line": number, "key": key, "id": answer.id, "new": answer.fresh})
+        return self.tasks.append({"line": line.number, "key": line.key, "id": answer.id, "new": answer.fresh})
+
+    def refuse(self, number: int, code: str, why: str) -> None:
+        self.refused.append({"line": number, "code": code, "message": f"line {number}: {why}"})
 
 
 @app.command(
@@ -73,10 +88,14 @@ Examples:
   siafu submit support requests.jsonl
   siafu submit support requests.jsonl --run monday --priority 1
   tail -n 3 new.jsonl | siafu submit support - --json
+  siafu submit support later.jsonl --needs t_3f
 \b
 A line is one request, as siafu support run takes it. Its id names the task
 within the run: a line that was submitted before is not added again, so after
 an interruption the same command goes on. Workers need no restart.
+A line with "needs": ["r1", "r2"] begins once these lines of the same run have
+succeeded; they stand above it, or were submitted before. If one of them ends
+otherwise, it is cancelled.
 Exit code: 0 all are accepted, 1 some lines could not be used, 2 wrong use.
 """,
 )
@@ -88,6 +107,7 @@ def support(
     deadline: str | None = typer.Option(
         None, "--deadline", metavar="DURATION", help="What is not done by then expires: 90s, 30m, 2h."
     ),
+    needs: list[str] = typer.Option([], "--needs", metavar="ID", help="A task that all of these need; repeat it."),
     strict: bool = Strict,
     config: Path | None = Config,
     json: bool = AsJson,
@@ -111,9 +131,9 @@ def support(
     with opened(source) as file:
         if strict and (bad := [each.message for each in lines(file) if isinstance(each, LineError)]):
             raise InputError(f"{len(bad):,} lines cannot be used, and nothing was submitted: {'; '.join(bad[:SHOWN])}")
-        taken = asyncio.run(_submit(settings, lines(file)))
+        taken = asyncio.run(_submit(settings, lines(file), needs))
     if json:
-        print_json({"run": run, **msgspec.structs.asdict(taken)})
+        print_lines([{"run": run, **msgspec.structs.asdict(taken)}])
     else:
         there = f"; {taken.there:,} were there already" if taken.there else ""
         typer.echo(f"{taken.accepted:,} tasks accepted in the run {printable(run)}{there}")
@@ -126,7 +146,7 @@ def support(
 
 
 def _read(file: BinaryIO, **terms: Any) -> Iterator[Read]:
-    from siafu.apps.support.requests import new_task, parse_request
+    from siafu.apps.support.requests import new_task, parse_needs, parse_request
     from siafu.border.jsonl import LineError, read_jsonl
     from siafu.errors import InputError
 
@@ -136,24 +156,64 @@ def _read(file: BinaryIO, **terms: Any) -> Iterator[Read]:
             continue
         try:
             request = parse_request(line.value)
+            needs = parse_needs(line.value)
         except InputError as error:
             yield LineError(line.number, error.code, f"line {line.number}: {error.message}")
         else:
-            yield line.number, request.id, new_task(request, **terms)
+            yield Line(line.number, request.id, new_task(request, **terms), needs)
 
 
-async def _submit(settings: Settings, lines: Iterator[Read]) -> Taken:
-    from siafu.border.jsonl import LineError
-    from siafu.config.tasks import task_store
+async def _submit(settings: Settings, lines: Iterator[Read], needs: Sequence[str]) -> Taken:
+    """needs: tasks, or how their ids begin, that all need."""
+    from siafu.config.tasks import task_database
+    from siafu.store.task_desk import TaskDesk
+    from siafu.store.tasks import TaskStore
 
     taken = Taken()
-    async with task_store(settings) as store:
-        while part := list(islice(lines, AT_ONCE)):
-            good = [each for each in part if not isinstance(each, LineError)]
-            answers = iter(await store.accept([task for _, _, task in good]))
-            for each in part:
-                if isinstance(each, LineError):
-                    taken.refused.append({"line": each.line, "code": each.code, "message": each.message})
-                else:
-                    taken.add(each[0], each[1], next(answers))
+    async with task_database(settings) as database, contextlib.aclosing(TaskStore(database)) as store:
+        desk = TaskDesk(database)
+        common = [(await desk.one(begin)).id for begin in needs]
+        for part in _parts(lines):
+            ready = await _resolved(desk, part, common, taken)
+            answers = await store.accept([line.task for line in ready])
+            for line, answer in zip(ready, answers, strict=True):
+                taken.add(line, answer)
+    taken.refused.sort(key=lambda each: int(each["line"]))
     return taken
+
+
+def _parts(lines: Iterator[Read]) -> Iterator[list[Read]]:
+    """At most AT_ONCE lines, none of which needs another one of its part."""
+    part: list[Read] = []
+    keys: set[str] = set()
+    for line in lines:
+        if len(part) == AT_ONCE or not keys.isdisjoint(getattr(line, "needs", ())):
+            yield part
+            part, keys = [], set()
+        part.append(line)
+        if isinstance(line, Line):
+            keys.add(line.key)
+    if part:
+        yield part
+
+
+async def _resolved(desk: TaskDesk, part: Sequence[Read], common: Sequence[str], taken: Taken) -> list[Line]:
+    """The lines that can be submitted, with the tasks that they need; the others are refused."""
+    from siafu.apps.support.requests import task_key
+
+    good = [line for line in part if isinstance(line, Line)]
+    for each in part:
+        if not isinstance(each, Line):
+            taken.refused.append({"line": each.line, "code": each.code, "message": each.message})
+    wanted = sorted({task_key(line.task.run, need) for line in good for need in line.needs})
+    known = await desk.known(good[0].task.tenant, wanted) if wanted else {}
+    found = []
+    for line in good:
+        missing = next((need for need in line.needs if task_key(line.task.run, need) not in known), None)
+        if missing is not None:
+            why = f"it needs the line {preview(missing, 60)!r}, which was not submitted in this run before it"
+            taken.refuse(line.number, "need_unknown", why)
+            continue
+        needs = (*common, *(known[task_key(line.task.run, need)] for need in line.needs))
+        found.append(line._replace(task=msgspec.structs.replace(line.task, needs=needs)))
+    return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 import typer
 
-from siafu.cli.showing import AsJson, Config, print_json, print_record, print_table, time_text
+from siafu.cli.showing import AsJson, Config, print_lines, print_record, print_table, time_text
 from siafu.errors import ConfigError, InputError
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 PAGE = 500
+WORKERS_SECONDS = 5.0  # between two looks for workers
 app = typer.Typer(
     help="Tasks that were submitted (siafu submit): what they wait for, how they ended, and what to do about them.",
     no_args_is_help=True,
@@ -34,7 +35,8 @@ Examples:
 \b
 A task is blocked (by tasks it needs), ready, leased (a worker has it) or
 waiting, until it ends once: succeeded, failed, cancelled, expired (its
-deadline) or dead_letter (see: siafu dead --help).
+deadline) or dead_letter (see: siafu dead --help). With --json every line is
+one object, here and in siafu submit, worker, workers and dead.
 """,
 )
 
@@ -87,10 +89,10 @@ def list_(
 
     found, counts = with_desk(config, look)
     if json:
-        return print_json([record(task) for task in found])
-    show_table(found, nothing="there is no such task")
-    typer.echo(f"siafu: {_counted(counts)}", err=True)
-    return None
+        return print_lines(map(record, found))
+    nothing = "no such task" if any((state, run, customer, tenant)) else "no task is there: siafu submit support FILE"
+    show_table(found, nothing=nothing)
+    return typer.echo(f"siafu: {_counted(counts)}", err=True) if found else None
 
 
 @app.command(
@@ -109,9 +111,9 @@ def show(id: str = Id, config: Path | None = Config, json: bool = AsJson) -> Non
         return task, await desk.journal(task.id)
 
     task, steps = with_desk(config, look)
-    told = {**record(task), "request": msgspec.Raw(task.payload.encode()), "steps": steps}
+    told = {**record(task), "request": _raw(task.payload), "steps": steps}
     if json:
-        return print_json(told)
+        return print_lines([told])
     texts = {"request": task.payload, "result": task.result, "steps": len(steps)}
     return print_record({**told, **texts})
 
@@ -125,7 +127,8 @@ Examples:
 \b
 Each task that ends is one line; with --json that is its record with the
 result in it. Ends when no task is left that can go on by itself; tasks that
-wait for a person do not hold it up.
+wait for a person do not hold it up. Says so when no worker is alive, and
+waits for one.
 Exit code: 0 all succeeded or wait, 1 some ended otherwise, 130 interrupted.
 """,
 )
@@ -140,7 +143,7 @@ def watch(
     which = _which(run=run, tenant=tenant)
 
     async def follow(desk: TaskDesk) -> bool:
-        last, good = None, True
+        last, good, worked = None, True, _Worked(desk)
         while True:
             moving = await desk.moving(which)  # before looking at what has ended: so nothing is missed
             while page := await desk.ended(which, limit=PAGE, after=last):
@@ -150,6 +153,7 @@ def watch(
                     typer.echo(_line(task) if json else _told(task))
             if not moving:
                 return good
+            await worked.look()
             await asyncio.sleep(every)
 
     raise typer.Exit(0 if with_desk(config, follow) else 1)
@@ -164,6 +168,7 @@ Examples:
 \b
 Tasks that have not begun end at once; those that a worker has are stopped
 within a second or two. What needs a cancelled task is cancelled too.
+Exit code: 0, or 1 when a task that was named had ended already.
 """,
 )
 def cancel(
@@ -174,15 +179,21 @@ def cancel(
 ) -> None:
     """Cancel tasks."""
 
-    async def stop(desk: TaskDesk) -> tuple[int, int]:
-        chosen = [task for task in await _chosen(desk, ids, run) if task.ended_at is None]
-        running = await desk.cancel([task.id for task in chosen])
-        return len(chosen), running
+    async def stop(desk: TaskDesk) -> tuple[list[Task], int, int]:
+        chosen = await _chosen(desk, ids, run)
+        open_ones = [task.id for task in chosen if task.ended_at is None]
+        running = await desk.cancel(open_ones)
+        ended = [task for task in chosen if task.ended_at is not None and ids]
+        return ended, len(open_ones) - running, running
 
-    number, running = with_desk(config, stop)
+    ended, cancelled, running = with_desk(config, stop)
     if json:
-        return print_json({"cancelled": number - running, "stopping": running})
-    return typer.echo(f"{number - running:,} cancelled, {running:,} being stopped")
+        print_lines([{"cancelled": cancelled, "stopping": running, "left": _left(ended)}])
+    else:
+        typer.echo(f"{cancelled:,} cancelled, {running:,} being stopped")
+    for task in ended:
+        typer.echo(f"siafu: {task.id[:12]} has ended already: {task.state}", err=True)
+    raise typer.Exit(1 if ended else 0)
 
 
 @app.command(
@@ -194,6 +205,7 @@ Examples:
 \b
 They go on from their journals: what was answered is not asked again, what
 failed is. For tasks that failed, expired, were cancelled or are dead.
+Exit code: 0, or 1 when one that was named stays as it is.
 """,
 )
 def retry(
@@ -203,7 +215,9 @@ def retry(
     json: bool = AsJson,
 ) -> None:
     """Have tasks begin again that ended otherwise than well."""
-    show_retried(config, lambda desk: _chosen(desk, ids, run), json)
+    from siafu.store.task_desk import ENDED_BADLY
+
+    show_retried(config, lambda desk: _chosen(desk, ids, run), ENDED_BADLY, named=bool(ids), as_json=json)
 
 
 @app.command(
@@ -241,20 +255,39 @@ def purge(
         return await desk.purge(_which(run=run, tenant=tenant), 0.0 if older == "0" else parse_duration(older or ""))
 
     number = with_desk(config, remove)
-    return print_json({"purged": number}) if json else typer.echo(f"{number:,} purged")
+    return print_lines([{"purged": number}]) if json else typer.echo(f"{number:,} purged")
 
 
-def show_retried(config: Path | None, choose: Callable[[TaskDesk], Awaitable[list[Task]]], as_json: bool) -> None:
-    """Have the chosen tasks begin again, and say how many that were."""
+def show_retried(
+    config: Path | None,
+    choose: Callable[[TaskDesk], Awaitable[list[Task]]],
+    states: Collection[str],
+    *,
+    named: bool,
+    as_json: bool,
+) -> None:
+    """Have the chosen tasks begin again that are in one of `states`, and say how many that were. named: the others were
+    meant too, so it is said that they stay, and the exit code is 1.
+    """
 
-    async def again(desk: TaskDesk) -> int:
-        return await desk.retry([task.id for task in await choose(desk)])
+    async def again(desk: TaskDesk) -> tuple[list[Task], int, int]:
+        chosen = await choose(desk)
+        wanted = [task.id for task in chosen if task.state in states]
+        left = [task for task in chosen if task.state not in states and named]
+        return left, len(wanted), await desk.retry(wanted)
 
-    number = with_desk(config, again)
+    left, wanted, number = with_desk(config, again)
     if as_json:
-        return print_json({"retried": number})
-    typer.echo(f"{number:,} begin again")
-    return typer.echo("siafu: a worker that runs takes them, else: siafu worker", err=True) if number else None
+        print_lines([{"retried": number, "need_failed": wanted - number, "left": _left(left)}])
+    else:
+        typer.echo(f"{number:,} begin again")
+    for task in left:
+        typer.echo(f"siafu: {task.id[:12]} stays as it is: {task.state}", err=True)
+    if wanted > number:
+        typer.echo(f"siafu: {wanted - number:,} need tasks that did not succeed: retry those first", err=True)
+    if number and not as_json:
+        typer.echo("siafu: a worker that runs takes them, else: siafu worker", err=True)
+    raise typer.Exit(1 if left or (named and wanted > number) else 0)
 
 
 def show_table(found: list[Task], *, nothing: str) -> None:
@@ -280,8 +313,36 @@ def record(task: Task) -> dict[str, Any]:
     told = msgspec.structs.asdict(task)
     for name in ("payload", "print", "turn", "deps_left", "waits_since"):
         del told[name]
-    result = None if task.result is None else msgspec.Raw(task.result.encode())
+    result = None if task.result is None else _raw(task.result)
     return {**told, "cancel_requested": bool(task.cancel_requested), "result": result}
+
+
+def _raw(text: str) -> msgspec.Raw:
+    """JSON, on one line."""
+    return msgspec.Raw(msgspec.json.format(text.encode(), indent=-1))
+
+
+def _left(tasks: list[Task]) -> list[dict[str, str]]:
+    return [{"id": task.id, "state": task.state} for task in tasks]
+
+
+class _Worked:
+    """Says when nobody works, once each time."""
+
+    def __init__(self, desk: TaskDesk) -> None:
+        self._desk = desk
+        self._looked_at = float("-inf")
+        self._worked = True
+
+    async def look(self) -> None:
+        now = asyncio.get_running_loop().time()
+        if now < self._looked_at + WORKERS_SECONDS:
+            return
+        self._looked_at = now
+        worked = any(worker.state != "stale" for worker in await self._desk.workers.all())
+        if self._worked and not worked:
+            typer.echo("siafu: no worker is alive, so nothing goes on; to start one: siafu worker", err=True)
+        self._worked = worked
 
 
 async def every(desk: TaskDesk, which: Which) -> list[Task]:

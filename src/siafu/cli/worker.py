@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import sys
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from random import Random
+from typing import TYPE_CHECKING, Any
 
+import msgspec
 import typer
 
-from siafu.cli.options import BaseUrl
+from siafu.cli.options import BaseUrl, ParentPid
 from siafu.cli.shop_records import UNPAID
-from siafu.cli.showing import AsJson, Config, print_json
+from siafu.cli.showing import AsJson, Config, print_lines
 
 if TYPE_CHECKING:
     from siafu.config.settings import Settings
-    from siafu.queue.worker import Tally, WorkerOptions
+    from siafu.queue.worker import Halt, Tally, WorkerOptions
 
+_PARENTS = ("processes", "json", "parent_pid")  # options that are the parent's own
+CLOSING = 9.5  # seconds beyond the grace: for what is handed back to be written, and everything to be closed
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 
@@ -26,6 +34,8 @@ Examples:
   siafu worker                     until it is stopped
   siafu worker --until-empty       until nothing is left to do
   siafu worker --slots 200 --rpm 600
+  siafu worker --min 8 --max 256   as many slots as the work and limits want
+  siafu worker --processes 4       for more than one core
   SIAFU_DATABASE_URL=postgresql://... siafu worker
                                    several machines, one queue
 \b
@@ -33,13 +43,20 @@ Tasks come from siafu submit. A task is leased for a time and the lease is
 renewed while the work goes on; if the worker dies, another one takes the
 task over and goes on from its journal. SIGTERM and Ctrl-C let running tasks
 end for --grace seconds and hand the others back; a second one hands back at
-once.
+once. With --processes the slots are those of each; one that dies is started
+again, and without Redis each takes its part of the key's limits.
 Exit code: 0 stopped or nothing left, 1 stopped in a hurry, 2 wrong use or
 key, 3 budget reached or no credit left.
 """
 )
 def worker(
-    slots: int = typer.Option(50, min=1, max=10_000, help="Tasks at once."),
+    ctx: typer.Context,
+    slots: int | None = typer.Option(
+        None, min=1, max=10_000, help="Tasks at once. Default: 50; with --max at first: --min"
+    ),
+    least: int | None = typer.Option(None, "--min", min=1, max=10_000, help="Slots at least, with --max. Default: 8"),
+    most: int | None = typer.Option(None, "--max", min=1, max=10_000, help="Slots follow the work, up to so many."),
+    processes: int = typer.Option(1, min=1, max=256, help="Worker processes; the slots are those of each."),
     lease: float = typer.Option(15.0, min=0.5, max=3600, help="Seconds until a dead worker's task is another's."),
     grace: float = typer.Option(20.0, min=0, max=3600, help="Seconds for running tasks to end when it is stopped."),
     poll: float = typer.Option(0.5, min=0.05, max=60, help="Seconds between two looks for new tasks."),
@@ -57,53 +74,197 @@ def worker(
         show_envvar=True,
         help="The example shop's database. Default: shop.db in SIAFU_HOME or ./.siafu",
     ),
+    parent_pid: int | None = ParentPid,
     config: Path | None = Config,
     json: bool = AsJson,
 ) -> None:
     """Do the tasks that were submitted."""
-    from siafu.apps.filerun.run import stop_code
     from siafu.cli.filerun import parse_duration
-    from siafu.config.settings import load
     from siafu.queue.worker import WorkerOptions
 
+    first, fewest, highest = _slots(slots, least, most)
     flags = {
         "endpoint.base_url": base_url, "models.strong": strong, "models.cheap": cheap, "limits.rpm": rpm,
-        "limits.concurrency": slots,
     }  # fmt: skip
-    settings = load(config=config, flags=flags)
-    options = WorkerOptions(slots=slots, lease=lease, grace=grace, poll=poll, until_empty=until_empty)
+    settings = _settings(config, flags, highest, processes)
     kept = None if keep == "0" else parse_duration(keep)
-    tally, hurried = asyncio.run(_run(settings, options, database, kept))
-    if json:
-        print_json(_record(tally))
+    if parent_pid is None:
+        _say_parts(settings)
+    if processes > 1:
+        found, code = asyncio.run(_Supervised(settings, processes, grace, _words(ctx)).run(parent_pid))
     else:
-        typer.echo(_text(tally))
-    if tally.halt is not None:
-        typer.echo(f"siafu: {tally.halt.message}; the tasks are kept: start a worker again", err=True)
-    raise typer.Exit(stop_code(tally.halt.code) if tally.halt else int(hurried))
+        options = WorkerOptions(
+            slots=first, least=fewest, most=highest, lease=lease, grace=grace, poll=poll, until_empty=until_empty
+        )  # fmt: skip
+        tally, hurried = asyncio.run(_run(settings, options, database, kept, parent_pid))
+        found = _record(tally) | ({"open": tally.open} if parent_pid else {})  # it adds several up
+        code = int(hurried) if tally.halt is None else _halted(tally.halt)
+    if json:
+        print_lines([found])
+    else:
+        typer.echo(_text(found))
+        _say(_next_step(found["left"]))
+    raise typer.Exit(code)
 
 
-async def _run(settings: Settings, options: WorkerOptions, shop: str | None, keep: float | None) -> tuple[Tally, bool]:
+def _slots(slots: int | None, least: int | None, most: int | None) -> tuple[int, int, int]:
+    """How many at first, at least and at most."""
+    from siafu.errors import ConfigError
+
+    if most is None:
+        if least is not None:
+            raise ConfigError("--min goes with --max, such as --min 8 --max 256")
+        slots = 50 if slots is None else slots
+        return slots, slots, slots
+    least = min(8, most) if least is None else least
+    slots = least if slots is None else slots
+    if not least <= slots <= most:
+        raise ConfigError(f"--min {least}, --slots {slots} and --max {most} must rise in this order")
+    return slots, least, most
+
+
+def _settings(config: Path | None, flags: Mapping[str, Any], slots: int, processes: int) -> Settings:
+    """The settings, with room for a call of each slot of all processes where they do not say how many calls there may
+    be at once.
+    """
+    from siafu.config.settings import given, load
+
+    settings = load(config=config, flags=flags)
+    parts = max(processes, settings.limits.processes)
+    more: dict[str, Any] = {"limits.processes": parts}
+    if not any(each.name == "limits.concurrency" for each in given(config=config, flags=flags)):
+        more["limits.concurrency"] = min(slots * parts, 10_000)
+    return load(config=config, flags={**flags, **more})
+
+
+async def _run(
+    settings: Settings, options: WorkerOptions, shop: str | None, keep: float | None, parent: int | None
+) -> tuple[Tally, bool]:
     from siafu.border.stopping import stopping
     from siafu.config.worker import opened_worker
 
     if not settings.mcp_servers and not os.environ.get("SIAFU_PAYMENTS_URL"):
         _say(f"{UNPAID}; to try refunds: siafu payments serve --help")
-    async with stopping() as stops, opened_worker(settings, options, shop=shop, keep=keep, notice=_say) as worker:
-        _say(f"worker {worker.name}: {options.slots} slots; Ctrl-C stops it in good order")
+    async with stopping(parent) as stops, opened_worker(settings, options, shop=shop, keep=keep, notice=_say) as worker:
+        fixed = options.least == options.most
+        slots = f"{options.slots}" if fixed else f"{options.least} to {options.most}"
+        _say(f"worker {worker.name}: {slots} slots; Ctrl-C stops it in good order")
         return await worker.run(stops), stops.hurry.is_set()
+
+
+class _Supervised:
+    """The parent of `number` worker processes, which get `words` and its environment."""
+
+    def __init__(self, settings: Settings, number: int, grace: float, words: Sequence[str]) -> None:
+        self._settings = settings
+        self._number = number
+        self._grace = grace
+        self._words = words
+
+    async def run(self, parent: int | None) -> tuple[dict[str, Any], int]:
+        """What they have done together, and the exit code. parent: whose end ends all; None = nobody's."""
+        from siafu.border.stopping import stopping
+        from siafu.pace.clock import SystemClock
+        from siafu.queue.supervisor import Supervisor, worst
+
+        own = ["--json", "--parent-pid", str(os.getpid())]
+        command = [sys.executable, "-P", "-m", "siafu", "worker", *self._words, *own]
+        shared = {"SIAFU_PROCESSES": str(self._settings.limits.processes)}
+        supervisor = Supervisor(command, shared, self._grace + CLOSING, _say, clock=SystemClock(), rng=Random())
+        _say(f"{self._number} worker processes; Ctrl-C stops them in good order")
+        async with stopping(parent) as stops:
+            ended = await supervisor.run(self._number, stops)
+        found = [msgspec.json.decode(each.output) for each in ended if each.output.strip()]
+        done = await self._done({task for each in found for task in each["open"]})
+        return _together(found, sum(each.deaths for each in ended), done), worst([each.code for each in ended])
+
+    async def _done(self, tasks: Collection[str]) -> set[str]:
+        """Those of the tasks that one process left open and that have ended since, in the hands of another."""
+        from siafu.config.tasks import task_desk
+        from siafu.errors import StoreError
+
+        done: set[str] = set()
+        with contextlib.suppress(StoreError):  # then some count twice
+            async with task_desk(self._settings) as desk:
+                done = await desk.ended_of(tasks)
+        return done
+
+
+def _words(ctx: typer.Context) -> list[str]:
+    """The options that stand on this command's line, but for those of the parent; what stands in variables and files,
+    such as a password in an address, is found there by the others, too.
+    """
+    words = []
+    for option in ctx.command.params:
+        source = ctx.get_parameter_source(option.name or "")
+        if source is not None and source.name == "COMMANDLINE" and option.name not in _PARENTS:
+            value = ctx.params[option.name or ""]
+            words += [option.opts[0]] if value is True else [option.opts[0], str(value)]
+    return words
+
+
+def _say_parts(settings: Settings) -> None:
+    parts = settings.limits.processes
+    if parts > 1 and settings.redis_url is None and not settings.simulated:
+        _say(f"without Redis each process takes one in {parts} parts of the key's limits; with it they share them")
 
 
 def _say(notice: str) -> None:
     typer.echo(f"siafu: {notice}", err=True)
 
 
-def _record(tally: Tally) -> dict[str, object]:
+def _halted(halt: Halt) -> int:
+    from siafu.apps.filerun.run import stop_code
+
+    _say(f"{halt.message}; the tasks are kept: start a worker again")
+    return stop_code(halt.code)
+
+
+def _record(tally: Tally) -> dict[str, Any]:
     halt = None if tally.halt is None else tally.halt.code
-    return {"claimed": tally.claimed, "left": dict(tally.left), "fenced": tally.fenced, "stopped": halt}
+    left = tally.left
+    return {
+        "tasks": left.total(), "claimed": tally.claimed, "left": dict(left), "fenced": tally.fenced, "stopped": halt,
+        "restarts": 0,
+    }  # fmt: skip
 
 
-def _text(tally: Tally) -> str:
-    left = ", ".join(f"{number:,} {state}" for state, number in sorted(tally.left.items()))
-    lost = f"; {tally.fenced:,} were another worker's before they ended" if tally.fenced else ""
-    return f"{tally.claimed:,} tasks claimed: {left or 'none ended'}{lost}"
+def _together(found: Sequence[Mapping[str, Any]], restarts: int, done: Collection[str]) -> dict[str, Any]:
+    """The records of several workers as one. done: tasks that are not open any more, whoever says so. What a worker
+    did that was killed is not in it.
+    """
+    left: Counter[str] = Counter()
+    open_ones: dict[str, str] = {}
+    for each in found:
+        left.update(each["left"])
+        left.subtract(each["open"].values())
+        open_ones.update(each["open"])
+    left.update(state for task, state in open_ones.items() if task not in done)
+    left = +left
+    return {
+        "tasks": left.total(),
+        "claimed": sum(each["claimed"] for each in found),
+        "left": dict(left),
+        "fenced": sum(each["fenced"] for each in found),
+        "stopped": next((each["stopped"] for each in found if each["stopped"]), None),
+        "restarts": restarts,
+    }
+
+
+def _text(found: Mapping[str, Any]) -> str:
+    left = ", ".join(f"{number:,} {state}" for state, number in sorted(found["left"].items()))
+    more = f", in {found['claimed']:,} deliveries" if found["claimed"] > found["tasks"] else ""
+    lost = f"; {found['fenced']:,} were another worker's before they ended" if found["fenced"] else ""
+    again = f"; {found['restarts']:,} processes died and were started again" if found["restarts"] else ""
+    return f"{found['tasks']:,} tasks{more}: {left or 'none ended'}{lost}{again}"
+
+
+def _next_step(left: Mapping[str, int]) -> str:
+    """What to do after a worker has ended."""
+    if left.get("dead_letter"):
+        return "to see what was given up: siafu dead list; to see all: siafu tasks list"
+    if left.get("waiting"):
+        return "to see what waits: siafu tasks list --state waiting; what a person has to decide: siafu approvals list"
+    if left:
+        return "to see what came of them: siafu tasks list"
+    return "nothing was there to do; to have something done: siafu submit support FILE"

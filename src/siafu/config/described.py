@@ -74,7 +74,8 @@ DESCRIBED: Mapping[str, str] = {
     "limits.interactive": "The part of the concurrency that only calls of priority 1 may use",
     "limits.rpm": "Requests a minute, one second's worth at once; none = learned from headers and 429s (SIAFU_RPM)",
     "limits.tpm": "Tokens a minute, five seconds' worth at once; none = learned from headers and 429s (SIAFU_TPM)",
-    "limits.processes": "How many processes share the limits at least, for the time when Redis cannot say it",
+    "limits.processes": "How many processes share the limits: without Redis each takes its part; with it, how many at "
+    "least, while it does not answer (SIAFU_PROCESSES)",
     "limits.max_wait_seconds": "The longest wait an endpoint may ask for before the call fails instead",
     "patience": "How long calls wait for an endpoint that fails, or an account without credit",
     "patience.outage_seconds": "For an endpoint that fails and has answered before; 0 = calls fail at once",

@@ -121,7 +121,7 @@ class LimitSettings(Section):
     first calls take to rise to it. `interactive`: the part of it kept free for calls of priority 1. `rpm`, `tpm`:
     requests and tokens a minute, None = the endpoint's own limit, taken from its headers and learned from its 429s.
     `max_wait_seconds`: the longest wait an endpoint may ask for before the call fails instead. `processes`: how many
-    share the limits at least, for the time when Redis cannot say it.
+    share the limits; without Redis each takes its part, with it that is the least while Redis cannot say.
     """
 
     concurrency: int = Field(default=100, ge=1, le=10_000)

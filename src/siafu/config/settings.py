@@ -54,6 +54,7 @@ ENVIRONMENT: tuple[tuple[str, str], ...] = (
     ("SIAFU_CONCURRENCY", "limits.concurrency"),
     ("SIAFU_RPM", "limits.rpm"),
     ("SIAFU_TPM", "limits.tpm"),
+    ("SIAFU_PROCESSES", "limits.processes"),
     ("SIAFU_REDIS_URL", "redis_url"),
     ("REDIS_URL", "redis_url"),
     ("SIAFU_HOME", "home"),

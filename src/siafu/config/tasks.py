@@ -11,6 +11,7 @@ from siafu.store.database import Database
 from siafu.store.task_desk import TaskDesk
 from siafu.store.task_schema import MIGRATIONS
 from siafu.store.tasks import TaskStore
+from siafu.store.workers import Workers
 
 
 @contextlib.asynccontextmanager
@@ -37,3 +38,10 @@ async def task_desk(settings: Settings) -> AsyncIterator[TaskDesk]:
     """The people's side. Raises: ConfigError, StoreError."""
     async with task_database(settings) as database:
         yield TaskDesk(database)
+
+
+@contextlib.asynccontextmanager
+async def task_workers(settings: Settings) -> AsyncIterator[Workers]:
+    """Who works on the tasks. Raises: ConfigError, StoreError."""
+    async with task_database(settings) as database:
+        yield Workers(database)

@@ -112,18 +112,23 @@ def _proxy(given: str | None, where: str) -> str | Secret | None:
 
 
 def way_to(settings: Settings, upstream: Upstream, own: UpstreamSettings | None = None, *, id: str = "") -> Way:
-    """The way to `upstream` under the settings' limits and prices, and its own."""
+    """The way to `upstream` under the settings' limits and prices, and its own. Where nothing shares the limits among
+    the processes that have them in common, this process's fair part of them.
+    """
     shared, models = settings.limits, None if own is None else own.models
+    alone = settings.redis_url is None and not settings.simulated
+    parts = shared.processes if alone else 1
+    rpm, tpm = (own and own.rpm) or shared.rpm, (own and own.tpm) or shared.tpm
     return Way(
         upstream=upstream,
         id=id,
         limits=Limits(
-            concurrency=(own and own.concurrency) or shared.concurrency,
+            concurrency=max(1, ((own and own.concurrency) or shared.concurrency) // parts),
             policy=shared.policy,
             ramp=shared.ramp_seconds,
             interactive=shared.interactive,
-            rpm=(own and own.rpm) or shared.rpm,
-            tpm=(own and own.tpm) or shared.tpm,
+            rpm=None if rpm is None else rpm / parts,
+            tpm=None if tpm is None else tpm / parts,
             max_wait=shared.max_wait_seconds,
             processes=shared.processes,
         ),

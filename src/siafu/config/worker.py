@@ -8,6 +8,7 @@ import secrets
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
+from siafu import __version__
 from siafu.apps.support.asking import SupportTasks
 from siafu.apps.support.job import SupportJob
 from siafu.apps.support.requests import KIND
@@ -19,12 +20,18 @@ from siafu.config.servers import support_desk
 from siafu.config.settings import Settings
 from siafu.config.tasks import task_database
 from siafu.errors import StoreBusy, StoreError
+from siafu.gateway.client import Gateway
+from siafu.gateway.endpoint import Endpoint
 from siafu.pace.clock import SystemClock
+from siafu.pace.slots import Slots
+from siafu.queue.attendance import Attendance
 from siafu.queue.doorbell import Doorbell, ringing
 from siafu.queue.worker import Worker, WorkerOptions
+from siafu.store.database import Database
 from siafu.store.lock import Lock
 from siafu.store.task_desk import TaskDesk, Which
 from siafu.store.tasks import TaskStore
+from siafu.store.workers import Workers
 
 RUN = "tasks"  # the account, and the name in ledgers and the audit, of what workers do
 MOST_WORKERS = 1000  # of one home folder
@@ -54,7 +61,9 @@ async def opened_worker(
         await stack.enter_async_context(ringing(bell, database))
         store = await stack.enter_async_context(contextlib.aclosing(TaskStore(database, rung=bell.ring)))
         desk = await stack.enter_async_context(support_desk(settings, database=shop))
-        plan = Plan(run=RUN, journal=_ledger(settings.home), tools=desk.tools, denied=desk.denied, notice=notice)
+        ledger, place = _ledger(settings.home)
+        stack.callback(place.release)
+        plan = Plan(run=RUN, journal=ledger, tools=desk.tools, denied=desk.denied, notice=notice)
         house = await stack.enter_async_context(opened(settings, plan))
         if house.store is None:
             raise TypeError("a worker needs a ledger")
@@ -66,17 +75,29 @@ async def opened_worker(
         if keep is not None:
             stack.callback(asyncio.create_task(_put_away(TaskDesk(database), keep, notice)).cancel)
         name = f"{process_name()}:{secrets.token_hex(4)}"
-        yield Worker(name, store, handlers, bell, SystemClock(), options)
+        beside = _attendance(database, options, house.around.endpoint).run
+        yield Worker(name, store, handlers, bell, SystemClock(), options, beside)
 
 
-def _ledger(home: Path) -> Path:
-    """A ledger that no other worker writes; what one that has ended wrote is gone on with."""
+def _attendance(database: Database, options: WorkerOptions, endpoint: Endpoint) -> Attendance:
+    def waiting() -> int:
+        return endpoint.waiting if isinstance(endpoint, Gateway) else 0
+
+    start = options.slots
+    slots = Slots(options.least or start, options.most or start, start)
+    return Attendance(Workers(database), slots, waiting, SystemClock(), __version__)
+
+
+def _ledger(home: Path) -> tuple[Path, Lock]:
+    """A ledger that no other worker writes, and the place that keeps it so; what one that has ended wrote is gone on
+    with. The place is taken before the ledger is opened, so workers that start at once do not meet at one.
+    """
+    home.mkdir(parents=True, exist_ok=True)
     for number in range(1, MOST_WORKERS + 1):
-        path = home / f"worker-{number}.db"
-        path.parent.mkdir(parents=True, exist_ok=True)
+        place = home / f"worker-{number}"
         with contextlib.suppress(StoreBusy):
-            Lock(path).release()
-            return path
+            taken = Lock(place)
+            return place.with_suffix(".db"), taken
     raise StoreError(f"{MOST_WORKERS} workers run on {home}: set another SIAFU_HOME")
 
 

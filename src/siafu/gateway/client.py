@@ -117,6 +117,13 @@ class Gateway:
     async def open(self, request: ChatRequest, context: CallContext) -> Reply:
         return await self._endpoint.open(request, context)
 
+    @property
+    def waiting(self) -> int:
+        """Calls that wait for a limit of an upstream, or for one that fails to come back."""
+        lanes = [post.lane.endpoint for post in self._posts]
+        gates = {gate for lane in lanes for gate in lane.gates}
+        return sum(lane.waiting for lane in lanes) + sum(gate.waiting for gate in gates)
+
     async def models(self) -> list[str]:
         """The models that all upstreams offer: those that the ways name, else what the upstream itself lists; one of
         its keys is enough to ask.

@@ -46,6 +46,11 @@ class Gate:
         self._held = 0  # of those that wait, who was not cancelled
         self._driver: asyncio.Task[None] | None = None
 
+    @property
+    def waiting(self) -> int:
+        """Calls that wait for it."""
+        return self._held
+
     def holds(self, now: float, deadline: float | None = None) -> bool:
         """Whether a call had better wait for it: it is not closed, and somebody will try it in time."""
         tried_at = now + self.breaker.ready(now)

@@ -144,6 +144,16 @@ class Guarded:
     def in_flight(self) -> int:
         return self._inner.in_flight
 
+    @property
+    def waiting(self) -> int:
+        """As `Limited.waiting`."""
+        return self._inner.waiting
+
+    @property
+    def gates(self) -> list[Gate]:
+        """Those that stand before it now; lanes that fail together have them in common."""
+        return [gate for gate in (*self._known.gates.values(), self._credit) if gate is not None]
+
     def rests(self, model: str, now: float) -> float:
         """Seconds for which it is left alone."""
         return max((gate.breaker.ready(now) for gate in self._gates(model)), default=0.0)
@@ -170,9 +180,8 @@ class Guarded:
 
     def leave_gates(self, error: Callable[[], ModelError]) -> None:
         """The same for those who wait until it is worth a call."""
-        for gate in (*self._known.gates.values(), self._credit):
-            if gate is not None:
-                gate.release(error)
+        for gate in self.gates:
+            gate.release(error)
 
     def _gates(self, model: str) -> list[Gate]:
         """What calls for `model` have to pass."""

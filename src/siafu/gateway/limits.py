@@ -146,6 +146,11 @@ class Limited:
     def in_flight(self) -> int:
         return self._admission.in_flight
 
+    @property
+    def waiting(self) -> int:
+        """Calls that wait for a permit."""
+        return sum(self._waiting.values())
+
     def change(self, limits: Limits) -> None:
         """Hold these limits from now on; calls under way count in them. Of `policy`, `ramp` and `interactive` those of
         the start stay.
@@ -278,8 +283,7 @@ class Limited:
             waiter.permit = admission.take(now, priority, tokens)
             waiter.future.set_result(waiter.permit)
         if self._sharing is not None:
-            waiting = sum(self._waiting.values())
-            self._sharing.keep(self.in_flight, waiting, (waiter and waiter.tokens) or 0, self._dispatch)
+            self._sharing.keep(self.in_flight, self.waiting, (waiter and waiter.tokens) or 0, self._dispatch)
 
     def _look_again(self, now: float, wait: float) -> None:
         if self._driver is not None and not self._driver.done():

@@ -41,6 +41,11 @@ class Warmed:
     def in_flight(self) -> int:
         return self._inner.in_flight
 
+    @property
+    def waiting(self) -> int:
+        """As `Limited.waiting`."""
+        return self._inner.waiting
+
     def pause(self, now: float) -> float:
         return self._inner.pause(now)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Literal, Protocol
 
 import msgspec
@@ -24,6 +24,7 @@ from siafu.queue.doorbell import Doorbell
 from siafu.store.task_journal import TaskJournal
 from siafu.store.task_records import (
     MAX_PAYLOAD,
+    TERMINAL,
     Cancelled,
     Expired,
     Failed,
@@ -34,7 +35,7 @@ from siafu.store.task_records import (
     Succeeded,
     Verdict,
 )
-from siafu.store.tasks import TaskStore
+from siafu.store.tasks import MAX_OPEN, TaskStore
 
 LEASE = 15.0  # seconds
 PUT_DOWN = 1.5  # seconds that cancelled work gets to clean up, twice
@@ -61,13 +62,15 @@ class Handler(Protocol):
 
 
 class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """slots: tasks at once. lease: seconds after which a task of a worker that has died is another's. grace: seconds
-    for running tasks to end when the worker is stopped; then they are handed back. poll: seconds between two looks
-    into the store when no bell rings. until_empty: look at once at what waits for a person or a tool, and end when
-    nothing is left that can go on by itself.
+    """slots: tasks at once; they follow the work between `least` and `most`, None = they stay. lease: seconds after
+    which a task of a worker that has died is another's. grace: seconds for running tasks to end when the worker is
+    stopped; then they are handed back. poll: seconds between two looks into the store when no bell rings. until_empty:
+    look at once at what waits for a person or a tool, and end when nothing is left that can go on by itself.
     """
 
     slots: int = 50
+    least: int | None = None
+    most: int | None = None
     lease: float = LEASE
     grace: float = 20.0
     poll: float = 1.0
@@ -75,14 +78,34 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Tally(msgspec.Struct):
-    """What a worker has done. left: tasks that left its hands, by the state they were in then. fenced: those whose
-    lease was another's by then. halt: why it ended by itself; None = it did not.
+    """What a worker has done. claimed: deliveries. fenced: tasks whose lease was another's when they left its hands.
+    halt: why it ended by itself; None = it did not.
     """
 
     claimed: int = 0
-    left: Counter[State] = msgspec.field(default_factory=Counter)
     fenced: int = 0
     halt: Halt | None = None
+    _counted: Counter[State] = msgspec.field(default_factory=Counter)
+    _open: dict[str, State] = msgspec.field(default_factory=dict)
+
+    @property
+    def left(self) -> Counter[State]:
+        """Tasks that left its hands, by the state they were left in last; one that waited twice is one task."""
+        return self._counted + Counter(self._open.values())
+
+    @property
+    def open(self) -> dict[str, State]:
+        """Those of them that had not ended, as far as they are remembered."""
+        return dict(self._open)
+
+    def note(self, task: str, state: State) -> None:
+        before = self._open.pop(task, None)
+        if state in TERMINAL:
+            self._counted[state] += 1
+            return
+        self._open[task] = state
+        if before is None and len(self._open) > MAX_OPEN:  # others will have ended the oldest long since
+            self._counted[self._open.pop(next(iter(self._open)))] += 1
 
 
 Why = Literal["", "lost", "cancel", "deadline", "drain"]
@@ -107,7 +130,10 @@ class _Held:
 
 
 class Worker:
-    """One worker. name: nobody else's, ever. handlers: by kind of task. bell: rung when the store may hold news."""
+    """One worker. name: nobody else's, ever. handlers: by kind of task. bell: rung when the store may hold news. slots:
+    tasks it takes at most, may be changed while it runs. draining: it takes no more. beside: runs with it, and is
+    cancelled when its work is over.
+    """
 
     def __init__(
         self,
@@ -117,17 +143,27 @@ class Worker:
         bell: Doorbell,
         clock: Clock,
         options: WorkerOptions,
+        beside: Callable[[Worker], Coroutine[Any, Any, None]] | None = None,
     ) -> None:
         self.name = name
+        self.kinds = tuple(handlers)
+        self.slots = options.slots
+        self.draining = False
         self._store = store
         self._handlers = dict(handlers)
         self._bell = bell
         self._clock = clock
         self._options = options
+        self._beside = beside
         self._held: dict[str, _Held] = {}
         self._news = asyncio.Event()
         self._reachable = True
         self.tally = Tally()
+
+    @property
+    def busy(self) -> int:
+        """Tasks that it holds."""
+        return len(self._held)
 
     async def run(self, stops: Stops) -> Tally:
         """Work until `stops` asks for an end, or the options say so. The first ask lets running tasks end, for the time
@@ -138,6 +174,8 @@ class Worker:
         async with asyncio.TaskGroup() as group:
             beside = (self._look_around(), self._mind_the_time(), self._hear(stops))
             around = [group.create_task(each) for each in beside]
+            if self._beside is not None:
+                around.append(group.create_task(self._beside(self)))
             try:
                 with self._bell.heard(self._news.set):
                     await self._work(stops)
@@ -163,7 +201,7 @@ class Worker:
     async def _fill(self) -> None:
         """Claim for all free slots, for each kind in turn."""
         for kind in list(self._handlers):
-            free = self._options.slots - len(self._held)
+            free = self.slots - len(self._held)
             if free <= 0:
                 return None
             self._handlers[kind] = self._handlers.pop(kind)  # another kind is first next time
@@ -225,7 +263,7 @@ class Worker:
             if state is None:
                 self.tally.fenced += 1
             else:
-                self.tally.left[state] += 1
+                self.tally.note(held.lease.id, state)
         finally:
             if self._held.get(held.lease.id) is held:  # it may have come back under another epoch meanwhile
                 del self._held[held.lease.id]
@@ -311,6 +349,7 @@ class Worker:
 
     async def _drain(self, stops: Stops) -> None:
         """Let what runs end, then hand it back."""
+        self.draining = True
         ends = self._clock.now() + self._options.grace
         while self._held and not stops.hurry.is_set() and (left := ends - self._clock.now()) > 0:
             self._news.clear()

@@ -38,12 +38,13 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypeVar, cast
 
 from sqlalchemy import Connection, Engine, QueuePool, TextClause, create_engine, event, text
-from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError, SQLAlchemyError, TimeoutError
+from sqlalchemy.engine import URL
+from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError, TimeoutError
 
 from siafu.border.secrets import redact
 from siafu.border.text import clean, preview
 from siafu.errors import ConfigError, Conflict, StoreError, StoreLocked
+from siafu.store.address import database_name, database_place
 from siafu.store.faults import store_error
 
 Dialect = Literal["sqlite", "postgresql"]
@@ -117,8 +118,8 @@ class Database:
     dialect: Dialect
 
     def __init__(self, url: str | Path, migrations: Sequence[Sequence[str]], *, what: str, schema: str) -> None:
-        place = _place(url, what)
-        self._where = _called(place, what)
+        place = database_place(url, what)
+        self._where = database_name(place, what)
         if isinstance(place, Path):
             self.dialect = "sqlite"
             _make_file(place, self._where)
@@ -224,8 +225,8 @@ def look(url: str | Path, *, what: str, schema: str, versions: int) -> tuple[str
 
     Raises: as `Database`.
     """
-    place = _place(url, what)
-    where = _called(place, what)
+    place = database_place(url, what)
+    where = database_name(place, what)
     if isinstance(place, Path):
         if not place.exists():
             return where, None
@@ -303,34 +304,6 @@ class Transaction:
 
 class _Overtaken(StoreError):
     """The database ended the transaction so that another could go on."""
-
-
-def _place(url: str | Path, what: str) -> Path | URL:
-    """The file, or the address of the server, that `url` means."""
-    if isinstance(url, Path):
-        return url.absolute()
-    scheme, mark, rest = url.partition("://")
-    if not mark and url and not url.startswith(("sqlite:", "postgresql:", "postgres:")):
-        return Path(url).absolute()
-    if scheme == "sqlite" and rest.startswith("/") and len(rest) > 1:
-        return Path(rest[1:]).absolute()
-    if scheme in ("postgresql", "postgres"):
-        with contextlib.suppress(ArgumentError, ValueError):
-            found = make_url(url).set(drivername="postgresql+psycopg")
-            if "@" not in f"{found.host}{found.database}":  # the rest of a password that was not written in %
-                return found
-    raise ConfigError(
-        f"the address of {what} cannot be used: write a path, sqlite:///PATH or postgresql://user:password@host/name "
-        "(in a user or password, write @ as %40, / as %2F, : as %3A)"
-    )
-
-
-def _called(place: Path | URL, what: str) -> str:
-    """The database in messages, without the user and password."""
-    if isinstance(place, Path):
-        return f"{what} {place}"
-    port = f":{place.port}" if place.port else ""
-    return f"{what} ({place.host or 'local'}{port}/{place.database or ''})"
 
 
 def _make_file(path: Path, where: str) -> None:

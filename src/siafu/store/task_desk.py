@@ -5,7 +5,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
@@ -15,12 +16,13 @@ from siafu.errors import InputError
 from siafu.store.database import Database, Transaction
 from siafu.store.task_records import Move, Task
 from siafu.store.tasks import as_task, finish, ring
+from siafu.store.workers import Workers
 
 T = TypeVar("T")
 AT_ONCE = 500  # rows of one transaction
 _ID = re.compile(r"t_[0-9a-f]{1,32}")
 _NEEDS = "SELECT state FROM task JOIN task_need ON task_need.needs = task.id WHERE task_need.task = :id"
-_ENDED_BADLY = ("failed", "cancelled", "expired", "dead_letter")
+ENDED_BADLY = ("failed", "cancelled", "expired", "dead_letter")
 
 
 class Which(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,10 +36,11 @@ class Which(msgspec.Struct, frozen=True, kw_only=True):
 
 class TaskDesk:
     """The people's side of the tasks in a database, which stays its owner's to close. rung: told when something may
-    have become ready, or shall be stopped. Raises (every method): StoreError.
+    have become ready, or shall be stopped. workers: who works on them. Raises (every method): StoreError.
     """
 
     def __init__(self, database: Database, rung: Callable[[], None] = lambda: None) -> None:
+        self.workers = Workers(database)
         self._database = database
         self._rung = rung
 
@@ -88,6 +91,27 @@ class TaskDesk:
         sql = "SELECT path, seq, kind, usd_pico FROM task_journal WHERE task = :id ORDER BY path, seq"
         return [dict(row) for row in await self._database.run(lambda tx: tx.rows(sql, id=id))]
 
+    async def known(self, tenant: str, onces: Sequence[str]) -> dict[str, str]:
+        """The ids of the tasks of a tenant that were submitted under these keys; others are left out."""
+
+        def work(tx: Transaction) -> dict[str, str]:
+            sql = "SELECT id FROM task WHERE tenant = :tenant AND once = :once"
+            found = ((once, tx.row(sql, tenant=clean(tenant), once=clean(once))) for once in onces)
+            return {once: row["id"] for once, row in found if row is not None}
+
+        return await self._database.run(work) if onces else {}
+
+    async def ended_of(self, ids: Collection[str]) -> set[str]:
+        """Those of these tasks that have ended, or are gone."""
+        wanted = sorted(ids)
+        sql = "SELECT 1 AS one FROM task WHERE id = :id AND ended_at IS NULL"
+
+        def work(tx: Transaction, part: Sequence[str]) -> set[str]:
+            return {id for id in part if not tx.rows(sql, id=id)}
+
+        parts = (wanted[at : at + AT_ONCE] for at in range(0, len(wanted), AT_ONCE))
+        return set[str]().union(*[await self._database.run(partial(work, part=part)) for part in parts])
+
     async def cancel(self, ids: Sequence[str]) -> int:
         """End tasks that have not begun, and have those stopped that a worker holds; returns how many have not ended
         yet of those that were open. What has ended stays as it is.
@@ -117,7 +141,7 @@ class TaskDesk:
             again = 0
             for task in sorted(_each(tx, ids), key=lambda task: task.created_at):
                 states = tx.rows(_NEEDS, id=task.id)
-                if task.state in _ENDED_BADLY and not any(need["state"] in _ENDED_BADLY for need in states):
+                if task.state in ENDED_BADLY and not any(need["state"] in ENDED_BADLY for need in states):
                     left = sum(need["state"] != "succeeded" for need in states)
                     again += tx.change(
                         "UPDATE task SET state = :state, ready_at = {now}, ended_at = NULL, deliveries = 0, "

@@ -72,4 +72,13 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "seq {integer} NOT NULL, kind TEXT NOT NULL, fingerprint TEXT NOT NULL, outcome {bytes} NOT NULL, "
         "usd_pico {integer}, PRIMARY KEY (task, path, seq)) {strict}",
     ),
+    (
+        # Who works: a row lives as long as its worker says so (store/workers.py). skew: seconds by which its host's
+        # clock is ahead of the database's.
+        "CREATE TABLE worker (name TEXT PRIMARY KEY, host TEXT NOT NULL, pid {integer} NOT NULL, "
+        "version TEXT NOT NULL, slots {integer} NOT NULL, least {integer} NOT NULL, most {integer} NOT NULL, "
+        "draining {integer} NOT NULL, began_at {real} NOT NULL, seen_at {real} NOT NULL, skew {real} NOT NULL) "
+        "{strict}",
+        "CREATE INDEX task_dead ON task (created_at, id) WHERE state = 'dead_letter'",
+    ),
 )

@@ -11,7 +11,7 @@ from siafu.apps.support.shop.refusal import Why
 from siafu.border.canonical import dumps
 from siafu.border.text import clean
 from siafu.errors import InputError
-from siafu.store.task_records import NewTask
+from siafu.store.task_records import MAX_NEEDS, NewTask
 
 MAX_TEXT = 20_000
 KIND = "support"  # of tasks that are a CustomerRequest
@@ -104,10 +104,28 @@ def new_task(request: CustomerRequest, *, run: str, tenant: str, priority: int, 
         run=run,
         tenant=tenant,
         customer=request.customer,
-        once=f"{run}/{request.id}",
+        once=task_key(run, request.id),
         priority=priority,
         deadline=deadline,
     )
+
+
+def task_key(run: str, id: str) -> str:
+    """Under which key the request `id` is submitted in a run."""
+    return f"{run}/{id}"
+
+
+def parse_needs(value: dict[str, Any]) -> tuple[str, ...]:
+    """The ids of requests that have to be answered before this one, from its field `needs`. Raises: InputError."""
+    given = value.get("needs")
+    if given is None:
+        return ()
+    if not isinstance(given, list) or len(given) > MAX_NEEDS:
+        raise InputError(f"the field 'needs' must be a list of at most {MAX_NEEDS} ids")
+    try:
+        return tuple(dict.fromkeys(parse_field({"id": each}, "id") for each in given))
+    except InputError:
+        raise InputError('the field \'needs\' must be a list of ids, like ["r1", "r2"]') from None
 
 
 def parse_field(value: dict[str, Any], name: str) -> str:
