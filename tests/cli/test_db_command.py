@@ -220,11 +220,14 @@ def test_no_password_is_told_or_stands_on_a_command_line(
 async def test_every_schema_that_the_program_makes_is_known_here(tmp_path: Path) -> None:
     """The catalogue is complete: whatever opens a database of ours is in it."""
     from siafu.apps.support.shop.database import ShopDatabase  # noqa: PLC0415
+    from siafu.config.batches import batch_desk  # noqa: PLC0415
     from siafu.config.canary import canaries  # noqa: PLC0415
     from siafu.config.client_keys import client_keys  # noqa: PLC0415
     from siafu.config.effects import open_effects  # noqa: PLC0415
     from siafu.config.tasks import task_store  # noqa: PLC0415
     from siafu.config.threads import support_threads  # noqa: PLC0415
+    from siafu.gateway.scripted import Scripted  # noqa: PLC0415
+    from siafu.pace.clock import SystemClock  # noqa: PLC0415
 
     everything = tmp_path / "all.db"
     settings = Settings.model_validate({"home": str(tmp_path), "database_url": str(everything)})
@@ -236,4 +239,8 @@ async def test_every_schema_that_the_program_makes_is_known_here(tmp_path: Path)
     with closing(sqlite3.connect(everything)) as db:
         made = dict(db.execute("SELECT name, version FROM siafu_schema"))
     known = {one.schema: len(one.steps) for one in kept(settings, str(everything))}
-    assert made == {name: known[name] for name in made} and set(known) - set(made) == {"budgets"}
+    assert made == {name: known[name] for name in made} and set(known) - set(made) == {"budgets", "batches"}
+    async with batch_desk(settings, Scripted([]), SystemClock()):
+        (files,) = (one for one in kept(settings, None) if one.schema == "batches")
+    with closing(sqlite3.connect(files.place)) as db:  # in the home folder, whatever the settings say
+        assert dict(db.execute("SELECT name, version FROM siafu_schema")) == {"batches": len(files.steps)}
