@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 from siafu.apps.batches.desk import BatchDesk, Rules
 from siafu.apps.batches.life import House
 from siafu.apps.batches.shelf import Shelf
+from siafu.config.databases import FILES
 from siafu.config.settings import Settings
 from siafu.config.swarms import NAMESPACE
 from siafu.gateway.endpoint import Endpoint
@@ -18,7 +19,6 @@ from siafu.pace.clock import Clock
 from siafu.store.batches import MIGRATIONS, SCHEMA, BatchStore
 from siafu.store.database import Database
 
-DATABASE = "files.db"
 _GIGABYTE, _DAY = 10**9, 86_400.0
 
 
@@ -30,7 +30,7 @@ async def batch_desk(settings: Settings, endpoint: Endpoint, clock: Clock) -> As
         shelf = await asyncio.to_thread(Shelf, settings.home)
         stack.callback(shelf.close)
         what = "the database of files and batches"
-        database = await asyncio.to_thread(Database, settings.home / DATABASE, MIGRATIONS, what=what, schema=SCHEMA)
+        database = await asyncio.to_thread(Database, settings.home / FILES, MIGRATIONS, what=what, schema=SCHEMA)
         stack.push_async_callback(database.aclose)
         house = House(
             shelf=shelf,

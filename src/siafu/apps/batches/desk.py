@@ -136,7 +136,8 @@ class BatchDesk:
         self._patrons = patrons
         house = self.house
         files, batches = await house.store.known()
-        await in_thread(lambda: house.shelf.sweep(files, batches))
+        if files or batches:  # an empty database beside files may have been lost: then nothing is removed
+            await in_thread(lambda: house.shelf.sweep(files, batches))
         for batch in await house.store.open_batches():
             self._begin(batch)
         keeping = asyncio.create_task(self._keep_house(), name="siafu batches")
