@@ -123,6 +123,7 @@ async def test_whether_read_from_the_window_or_the_store_nothing_is_left_out(
 ) -> None:
     monkeypatch.setattr(events, "PAGE", 3)
     monkeypatch.setattr(events, "WINDOW", 4)
+    monkeypatch.setattr(events, "SPAN", 7)
     async with tasked(tmp_path) as at:
         auth = await at.key()
         async with listening(at, **auth) as heard:

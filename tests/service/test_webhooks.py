@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 
 from cli.front import siafu
 from siafu.border.secrets import Secret
+from siafu.config.checking import problems
 from siafu.config.sections import WebhookSettings
 from siafu.config.webhooks import Webhook, signing_key, webhook
 from siafu.errors import ConfigError
@@ -85,6 +86,18 @@ def test_sec25_a_webhook_goes_to_no_private_address_that_is_written_out(
     assert webhook("shop", WebhookSettings(url="https://shop.example.com/hook", secret="env:HOOK")).anywhere is False
     assert webhook("shop", WebhookSettings(url="https://93.184.215.14/", secret="env:HOOK")).anywhere is False
     assert webhook("shop", WebhookSettings(url="http://127.0.0.1:1/", secret="env:HOOK")).anywhere is True
+
+
+def test_config_check_names_a_webhook_that_cannot_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOOK", SECRET)
+    file = tmp_path / "siafu.toml"
+    file.write_text('[webhooks.shop]\nurl = "https://10.0.0.7/"\nsecret = "env:HOOK"\n')
+    assert ["webhooks.shop.url" in problem for problem in problems(file)] == [True]
+    file.write_text(f'[webhooks.shop]\nurl = "https://shop.example.com/"\nsecret = "{SECRET}"\n')
+    found = "; ".join(problems(file))
+    assert "env:NAME" in found and SECRET not in found
+    file.write_text('[webhooks.shop]\nurl = "https://shop.example.com/"\nsecret = "env:HOOK"\n')
+    assert list(problems(file)) == []
 
 
 @pytest.mark.parametrize("secret", ["plain", "whsec_", "whsec_!!!", "whsec_c2hvcnQ=", "whsec_" + "A" * 100])

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from siafu.store import task_events
 from siafu.store.database import Transaction
 from siafu.store.task_events import AT_ONCE, TaskEvent, TaskViews, Whose
 from siafu.store.task_records import Failed, HandedBack, Later, NewTask
@@ -139,7 +140,7 @@ async def test_nobody_sees_what_is_not_theirs(house: House) -> None:
         Whose(tenant="c"): set[str](),
     }.items():
         mine = {id for (tenant, customer), id in ids.items() if tenant == whose.tenant and customer in own}
-        assert {task.id for task in await views.page(whose, {}, limit=9, after=None)} == mine
+        assert {task.id for task in (await views.page(whose, {}, limit=9, after=None))[0]} == mine
         told = await views.events_of(whose, {}, after=last - 4, upto=last, limit=9)
         assert {event.task for event in told} == mine
         assert all(whose.owns(event.tenant, event.customer) for event in told)
@@ -183,3 +184,23 @@ async def test_several_collect_at_once_and_each_end_is_one_delivery(house: House
     parts = await asyncio.gather(*(queue.claim(name, 5, 60.0) for _ in range(6)))
     found = [each.task for part in parts for each in part]
     assert len(found) == len(set(found)) == 20
+
+
+async def test_a_page_looks_through_so_many_tasks_and_says_how_to_go_on(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(task_events, "SPAN", 3)
+    await house.added(*[new(run="rare" if n in (0, 7, 8) else "often") for n in range(11)])
+    views, mine = TaskViews(house.database), Whose(tenant="")
+    for run, count in (("rare", 3), ("often", 8), ("none", 0)):
+        found: list[str] = []
+        after, pages = None, 0
+        while True:
+            page, more = await views.page(mine, {"run": run}, limit=2, after=after)
+            found += [task.id for task in page]
+            pages += 1
+            if more is None:
+                break
+            after = more
+        assert len(found) == len(set(found)) == count
+        assert pages <= 8  # it comes to an end

@@ -8,7 +8,7 @@ import msgspec
 
 from siafu.border.secrets import redact
 from siafu.border.text import clean
-from siafu.errors import ModelError, QueueFull, SiafuError
+from siafu.errors import ModelError, SiafuError
 
 QUEUE_SECONDS = 5.0  # until a full queue may have room again, when it does not say
 _MORE = "; siafu's log has more under this request id"
@@ -116,7 +116,7 @@ def refusal(error: SiafuError) -> Refused:
     with which key) is not repeated; what an endpoint itself says is.
     """
     found = told(error.code, error.message)
-    found.wait = getattr(error, "retry_after", QUEUE_SECONDS) if isinstance(error, QueueFull) else None
+    found.wait = getattr(error, "retry_after", QUEUE_SECONDS if error.code == "queue_full" else None)
     if not isinstance(error, ModelError):
         return found
     if error.code == "upstream_fault" and error.status is not None:

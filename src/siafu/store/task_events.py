@@ -16,6 +16,8 @@ from siafu.border.text import clean
 from siafu.store.database import Database, Transaction
 from siafu.store.task_records import State
 
+Cursor = tuple[float, str]  # created_at and id of a task
+SPAN = 5_000  # tasks that are looked through for a page
 AT_ONCE = 1000  # events that get their places in one transaction
 
 
@@ -93,17 +95,33 @@ class TaskViews:
         return {row["id"]: Seen(**row) for row in rows}
 
     async def page(
-        self, whose: Whose, filters: Mapping[str, str], *, limit: int, after: tuple[float, str] | None
-    ) -> list[Seen]:
-        """Tasks in the order in which they were accepted, from behind `after` (created_at, id) on. filters: values of
-        `run`, `state` and `kind`.
+        self, whose: Whose, filters: Mapping[str, str], *, limit: int, after: Cursor | None
+    ) -> tuple[list[Seen], Cursor | None]:
+        """Tasks in the order in which they were accepted, from behind `after` on, and the place behind which there may
+        be more; None = there are no more yet. A page of a few tasks among many others may be short, even empty.
+        filters: values of `run`, `state` and `kind`.
         """
-        where, values = _where(whose, **filters)
+        where, values = _where(whose)
         if after is not None:
             where += " AND (created_at > :at OR (created_at = :at AND id > :id))"
             values |= {"at": after[0], "id": after[1]}
-        sql = f"SELECT {_SEEN} FROM task WHERE {where} ORDER BY created_at, id LIMIT :limit"
-        return [Seen(**row) for row in await self._database.run(lambda tx: tx.rows(sql, limit=limit, **values))]
+        chosen, wanted = _where(whose, **filters)  # which are those, too
+        order = "ORDER BY created_at, id"
+
+        def work(tx: Transaction) -> tuple[list[Seen], Cursor | None]:
+            sql = f"SELECT created_at, id FROM task WHERE {where} {order} LIMIT 1 OFFSET :span"
+            end = tx.row(sql, span=SPAN - 1, **values)
+            until, bounds = "", dict[str, Any]()
+            if end is not None:
+                until = " AND (created_at < :until OR (created_at = :until AND id <= :last))"
+                bounds = {"until": end["created_at"], "last": end["id"]}
+            sql = f"SELECT {_SEEN} FROM task WHERE {where} AND {chosen}{until} {order} LIMIT :limit"
+            found = [Seen(**row) for row in tx.rows(sql, limit=limit + 1, **(values | wanted | bounds))]
+            if len(found) > limit:
+                return found[:limit], (found[limit - 1].created_at, found[limit - 1].id)
+            return found, None if end is None else (end["created_at"], end["id"])
+
+        return await self._database.run(work)
 
     async def settle(self) -> int:
         """Give every committed event its place; returns the last one that was given."""

@@ -164,12 +164,12 @@ class TaskApi:
         query = read_query(x.scope["query_string"], PageQuery)
         after = shapes.read_cursor(query.after) if query.after else None
         filters = given(query, "run", "state", "kind")
-        found = await self._house.views.page(whose(holder), filters, limit=query.limit + 1, after=after)
-        page = found[: query.limit]
+        page, more = await self._house.views.page(whose(holder), filters, limit=query.limit, after=after)
+        last = more or ((page[-1].created_at, page[-1].id) if page else after)
         told = TaskPage(
             data=[shown(each) for each in page],
-            has_more=len(found) > len(page),
-            next=shapes.cursor(page[-1]) if page else query.after or None,
+            has_more=more is not None,
+            next=None if last is None else shapes.cursor(last),
         )
         await x.answer(msgspec.json.encode(told))
 

@@ -28,6 +28,7 @@ from siafu.store.task_records import TERMINAL
 
 MOST_LISTENERS, A_KEY = 200, 50  # streams at once, of all and of one key
 PAGE = 100  # events that are read and sent at once: the most that a stream holds in memory
+SPAN = 10_000  # events, of whomever, that are looked through at once
 WINDOW = 1_000  # newest events that are kept for all
 LOOK_SECONDS = 0.5  # between two looks for what other processes have done
 CHECK_SECONDS = 1.0  # until a key that was revoked is noticed
@@ -185,6 +186,8 @@ class Stream:
         if self.after >= shared.begins:
             found = [event for event in shared.window if event.place > self.after and self._wants(event)]
         else:
+            if "id" not in self._filters:
+                upto = min(upto, self.after + SPAN)
             found = await shared.views.events_of(
                 self._whose, self._filters, after=self.after, upto=upto, limit=PAGE + 1
             )

@@ -11,7 +11,7 @@ from msgspec import UNSET, UnsetType
 from siafu.apps.support.requests import KIND, LIMITS
 from siafu.errors import DeadlineReached
 from siafu.service.refusals import invalid
-from siafu.store.task_events import Seen, TaskEvent
+from siafu.store.task_events import Cursor, Seen, TaskEvent
 from siafu.store.task_records import MAX_NEEDS, State
 
 MOST = 100  # tasks of one request, or page
@@ -98,7 +98,9 @@ class TasksTaken(msgspec.Struct, frozen=True, kw_only=True, tag_field="object", 
 
 
 class TaskPage(msgspec.Struct, frozen=True, kw_only=True, tag_field="object", tag="list"):
-    """The oldest first. next: what `after` has to be for the page behind this one; None = there is none yet."""
+    """The oldest first. next: what `after` has to be for what comes behind; None = nothing was ever accepted. has_more:
+    there may be more already.
+    """
 
     data: list[TaskShown]
     has_more: bool
@@ -191,14 +193,14 @@ def event_shown(event: TaskEvent) -> EventShown:
     )
 
 
-def cursor(task: Seen) -> str:
-    """The place of a task in lists; nothing that clients take apart."""
-    return base64.urlsafe_b64encode(msgspec.json.encode([task.created_at, task.id])).decode()
+def cursor(place: Cursor) -> str:
+    """A place in lists, as clients get it; nothing that they take apart."""
+    return base64.urlsafe_b64encode(msgspec.json.encode(place)).decode()
 
 
-def read_cursor(text: str) -> tuple[float, str]:
+def read_cursor(text: str) -> Cursor:
     """Raises: Refused."""
     try:
-        return msgspec.json.decode(base64.urlsafe_b64decode(text.encode()), type=tuple[float, str])
+        return msgspec.json.decode(base64.urlsafe_b64decode(text.encode()), type=Cursor)
     except (ValueError, msgspec.DecodeError):
         raise invalid("after", "after is `next` of a page of this list, and nothing else") from None
