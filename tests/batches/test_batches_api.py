@@ -420,7 +420,10 @@ async def test_a_server_that_is_stopped_lets_lines_end_and_the_next_one_asks_non
     assert sorted(gate.asked) == sorted(map(str, range(9)))
 
 
-async def test_an_input_that_another_program_changed_is_not_run(tmp_path: Path) -> None:
+async def test_an_input_that_another_program_changed_is_not_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(life, "REST", 0.02)
     gate = Gate()
     async with front(tmp_path, gate, limits={"concurrency": 1}) as client:
         id = await client.begun(lines("a", "b"))
