@@ -26,6 +26,7 @@ STATUS = {
     errors.QuotaExhausted: 429,
     errors.UnpricedModel: 400,
     errors.BudgetReached: 429,
+    errors.BacklogFull: 429,
     errors.DeadlineReached: 504,
     errors.StoreError: 500,
     errors.ConfigError: 500,
@@ -42,6 +43,7 @@ _MORE: dict[type[SiafuError], dict[str, Any]] = {
     errors.CallTimeout: {"phase": "idle"},
     errors.IdentityInvalid: {"reason": "expired"},
     errors.Conflict: {"constraint": "unique"},
+    errors.BacklogFull: {"retry_after": 2.5},
 }
 
 
@@ -91,6 +93,7 @@ def test_headers_say_when_to_ask_again_and_when_not() -> None:
     assert refusal(errors.Overloaded("full", wait=0.0)).headers() == [(b"retry-after", b"1")]
     assert refusal(errors.QuotaExhausted("empty")).headers() == [(b"x-should-retry", b"false")]
     assert refusal(errors.UpstreamFault("cut")).headers() == []
+    assert refusal(errors.BacklogFull("full", retry_after=2.5)).headers() == [(b"retry-after", b"3")]
     assert dict(Refused(401, "who?").headers())[b"www-authenticate"] == b"Bearer"
 
 

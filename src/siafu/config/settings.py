@@ -34,6 +34,7 @@ from siafu.config.sections import (
     PriceSettings,
     RouteSettings,
     Section,
+    TaskSettings,
     ToolSettings,
     UpstreamSettings,
     WebhookSettings,
@@ -85,7 +86,7 @@ class Settings(Section):
     had, conversations, client keys, budgets and canaries (a path, sqlite:///PATH or postgresql://...); None = files in
     `home`. `upstreams`: several endpoints instead of `endpoint`; `routes`: which calls go where among them, the first
     that fits counts. `reuse`: which whole answers are used again. `redis_url`: where processes of one key share its
-    limits, None = each has them for itself.
+    limits, and workers are rung for; None = each has limits for itself.
     """
 
     endpoint: EndpointSettings = EndpointSettings()
@@ -101,6 +102,7 @@ class Settings(Section):
     prices: dict[str, PriceSettings] = Field(default={})
     mcp_servers: dict[str, McpServerSettings] = Field(default={})
     tools: ToolSettings = ToolSettings()
+    tasks: TaskSettings = TaskSettings()
     webhooks: dict[str, WebhookSettings] = Field(default={})
     database_url: str | Secret | None = None
     redis_url: str | Secret | None = None

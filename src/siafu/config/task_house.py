@@ -8,10 +8,10 @@ from collections.abc import AsyncIterator, Mapping
 import msgspec
 
 from siafu.config.settings import Settings
-from siafu.config.tasks import task_database
+from siafu.config.tasks import opened_store, task_bell, task_database
 from siafu.config.webhooks import Webhook, webhook
 from siafu.errors import StoreError
-from siafu.queue.doorbell import Doorbell, ringing
+from siafu.queue.doorbell import Doorbell
 from siafu.store.database import Database
 from siafu.store.task_desk import TaskDesk
 from siafu.store.task_events import TaskViews
@@ -47,9 +47,8 @@ async def task_house(settings: Settings) -> AsyncIterator[TaskHouse | str]:
         except StoreError as error:
             yield error.message
             return
-        bell = Doorbell()
-        await stack.enter_async_context(ringing(bell, database))
-        store = await stack.enter_async_context(contextlib.aclosing(TaskStore(database, rung=bell.ring)))
+        bell = await stack.enter_async_context(task_bell(settings, database))
+        store = await stack.enter_async_context(contextlib.aclosing(opened_store(settings, database, bell)))
         yield housed(database, store, bell, told)
 
 

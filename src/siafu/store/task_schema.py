@@ -116,6 +116,13 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "CREATE INDEX task_dead ON task (created_at, id) WHERE state = 'dead_letter'",
     ),
     (
+        # What these tasks are called elsewhere, where several databases meet (in a Redis). One row.
+        "CREATE TABLE task_place (id TEXT PRIMARY KEY) {strict}",
+        "{sqlite} INSERT INTO task_place (id) VALUES (lower(hex(randomblob(16))))",
+        "{postgresql} INSERT INTO task_place (id) "
+        "VALUES (md5(CAST(random() AS TEXT) || CAST(clock_timestamp() AS TEXT)))",
+    ),
+    (
         "CREATE INDEX task_of_tenant ON task (tenant, created_at, id)",
         # What happened to tasks: `accepted`, `cancel_requested`, or the state that one got into.
         "CREATE TABLE task_event (id {serial}, task TEXT NOT NULL REFERENCES task ON DELETE CASCADE, "
