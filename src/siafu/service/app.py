@@ -158,6 +158,8 @@ class App:
         key = None if holder is None else holder.key
         task = task_name(key, x.id)
         with self._place(x, task), nullcontext() if holder is None else holder.request(x.arrived):
+            if holder is not None:
+                await holder.join(x.arrived)
             self._arriving.begin(x.id, x)
             asked = read_request(await x.body())
             self._arriving.end(x.id)
@@ -208,6 +210,8 @@ class App:
             _check_json(x)
         size = x.size(MAX_TASKS)
         with self._place(x, x.id, size), nullcontext() if holder is None else holder.request(x.arrived):
+            if holder is not None:
+                await holder.join(x.arrived)
             self._arriving.begin(x.id, x)
             body = await x.body(MAX_TASKS)
             self._arriving.end(x.id)
