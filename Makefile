@@ -38,7 +38,7 @@ chaos: $(VENV)/.dev  ## refunds under kill -9 and SIGSTOP, on both databases: ma
 	@PYTHONPATH=src:tests $(BIN)/python -m money.chaos --kills $(KILLS) --stops $(STOPS) $(ARGS)
 
 CYCLES ?= 100
-chaos-tasks: $(VENV)/.dev  ## tasks under kill -9 and SIGSTOP of workers, on both databases: make chaos-tasks CYCLES=1000
+chaos-tasks: $(VENV)/.dev  ## tasks under kill -9 and SIGSTOP of workers, on both databases, and faults of Redis: make chaos-tasks CYCLES=1000
 	@PYTHONPATH=src:tests $(BIN)/python -m tasks.chaos --cycles $(CYCLES) $(ARGS)
 
 clients: $(VENV)/.dev  ## clients of others: MCP ones at the shop, OpenAI's SDK at siafu serve (fetched once; npm's need node)

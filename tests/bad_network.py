@@ -91,7 +91,10 @@ class BadNetwork:
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.came += 1
-        behind, server = await asyncio.open_connection("127.0.0.1", self.port)
+        try:
+            behind, server = await asyncio.open_connection("127.0.0.1", self.port)
+        except OSError:
+            return  # there is nobody; the client learns it
         link = _Link(writer, server, self.weather)
         self.links.add(link)
         ways = [asyncio.create_task(link.answers(behind)), asyncio.create_task(link.questions(reader))]

@@ -19,6 +19,8 @@ from urllib.parse import quote
 import psycopg
 import pytest
 
+from processes import alive
+
 START_SECONDS, STOP_SECONDS = 60.0, 20.0
 PASSWORD = "p@ss/w:ord%암호"  # every kind of character that an address has to write otherwise
 
@@ -54,7 +56,7 @@ class Server:
                 )  # fmt: skip
             assert self._guard.stdout is not None
             self.pid = int(self._guard.stdout.readline())
-            while time.monotonic() < deadline and Path(f"/proc/{self.pid}").exists():
+            while time.monotonic() < deadline and alive(self.pid):
                 if self._ready(port):
                     self.port = port
                     return
@@ -124,14 +126,16 @@ def _postgres_answers(port: int) -> bool:
 
 
 @contextmanager
-def running_redis() -> Iterator[Server]:
-    """A new, empty Redis without persistence; skips when none is installed."""
-    program = shutil.which("redis-server")
+def running_redis(*more: str) -> Iterator[Server]:
+    """A new, empty Redis without persistence; skips when none is installed. SIAFU_TEST_REDIS names another program than
+    redis-server. more: flags; the last of a kind counts.
+    """
+    program = shutil.which(os.environ.get("SIAFU_TEST_REDIS", "redis-server"))
     if program is None:
         pytest.skip("Redis is not installed")
     with _folder(None) as folder:
         flags = ["--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--dir", str(folder), "--logfile", "log"]
-        server = Server(folder, lambda port: [program, "--port", str(port), *flags], _redis_answers)
+        server = Server(folder, lambda port: [program, "--port", str(port), *flags, *more], _redis_answers)
         try:
             server.start()
             yield server

@@ -45,7 +45,7 @@
     │   ├── StoreLocked              another transaction was waited for too long; nothing was changed
     │   ├── Fenced                   this worker no longer holds the task it works on; nothing was changed
     │   └── Conflict                 a constraint of the database forbids the change
-    ├── QueueFull                    too many tasks are open; nothing more is accepted for now
+    ├── BacklogFull                  too many tasks are open; nothing more is accepted for now
     ├── MeasurementInvalid           a measurement failed its own checks; its figures are not shown
     └── Interrupted                  stopped from outside; state is kept; exit 130
 
@@ -339,9 +339,15 @@ class Conflict(StoreError):
         self.constraint = constraint
 
 
-class QueueFull(SiafuError):
-    code = "queue_full"
+class BacklogFull(SiafuError):
+    """`retry_after`: seconds until there may be room."""
+
+    code = "backlog_full"
     retryable = True
+
+    def __init__(self, message: str, *, retry_after: float) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
 
 
 class MeasurementInvalid(SiafuError):

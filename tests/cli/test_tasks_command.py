@@ -104,6 +104,28 @@ def test_one_id_with_another_text_is_told_and_not_added(run: Run, tmp_path: Path
     assert run("submit", "support", "b.jsonl", "--run", "other")[0] == 0
 
 
+def test_p5_a_submission_waits_for_room_in_the_backlog_or_ends(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "siafu.toml").write_text("[tasks]\nbacklog = 3\n", encoding="utf-8")
+    write(tmp_path / "a.jsonl", [{"id": f"r{n}", "customer": "kim", "text": "주문 1001?"} for n in range(5)])
+    code, out, err = run("submit", "support", "a.jsonl", "--no-wait")
+    assert (code, out) == (1, "3 tasks accepted in the run support\n")
+    assert "siafu: 3 tasks are open, of 3 that may be (tasks.backlog)" in err and "siafu worker" in err
+
+    def ends_one(over: int, pace: float | None) -> float:
+        change(
+            tmp_path,
+            "UPDATE task SET state = 'cancelled', ended_at = {now} "
+            "WHERE id IN (SELECT id FROM task WHERE ended_at IS NULL LIMIT 1)",
+        )
+        return 0.2
+
+    monkeypatch.setattr("siafu.store.task_backlog.wait", ends_one)
+    again = told(run, "submit", "support", "a.jsonl")
+    assert (again["accepted"], again["there"], again["waited"], again["full"]) == (2, 3, True, "")
+
+
 @pytest.mark.kill
 def test_p1_a_submission_that_was_killed_goes_on(run: Run, tmp_path: Path) -> None:
     write(tmp_path / "a.jsonl", [{"id": f"r{n}", "customer": "kim", "text": "주문 1001?"} for n in range(250)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection
 from typing import Any
 
 from siafu.store.database import Database
@@ -26,7 +27,7 @@ class House:
         self.store = TaskStore(self.database, rung=self._ring, **options)
         self.desk = TaskDesk(self.database)
 
-    def _ring(self) -> None:
+    def _ring(self, tasks: Collection[str]) -> None:
         self.rings += 1
 
     async def aclose(self) -> None:

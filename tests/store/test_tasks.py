@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from siafu.errors import Conflict, Fenced, InputError, QueueFull, StoreError
+from siafu.errors import Conflict, Fenced, InputError, StoreError
 from siafu.store.records import JournalEntry
 from siafu.store.task_desk import Which
 from siafu.store.task_records import (
@@ -107,21 +107,6 @@ async def test_what_cannot_be_kept_is_refused_and_nothing_else_lost(house: House
 async def test_a_text_with_half_a_character_is_kept_with_a_mark(house: House) -> None:
     task = await house.task(await house.one(payload='"\ud800\x00"', customer="\x00"))
     assert (task.payload, task.customer) == ('"\ufffd\ufffd"', "\ufffd")
-
-
-async def test_a_full_queue_accepts_nothing_until_tasks_have_ended(sql_url: str) -> None:
-    house = House(sql_url, most_open=3)
-    try:
-        await house.added(new("1"), new("2"))
-        with pytest.raises(QueueFull, match="siafu worker"):
-            await house.store.accept([new("3"), new("4")])
-        await house.one(once="3")
-        with pytest.raises(QueueFull):
-            await house.one(once="4")
-        await house.done(await house.claimed())
-        await house.one(once="4")
-    finally:
-        await house.aclose()
 
 
 # ---- the order ---------------------------------------------------------------------------------------------------

@@ -1,7 +1,8 @@
 """What a process does that is going to be killed or stopped: a worker whose tasks ask a model, pay, and ask again.
 
 A payment is a file named after its key, so the bank honours keys. Every call of the model is a line in `asked`. The
-payload `poison` ends the process. With the wish `forgetful` the journal is not shared, with `patient` leases are long.
+payload `poison` ends the process. With the wish `forgetful` the journal is not shared, with `patient` leases are long,
+with `redis://...` the bell is there.
 """
 
 from __future__ import annotations
@@ -13,11 +14,13 @@ import json
 import logging
 import os
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
+from random import Random
 from typing import Any
 
 from siafu.agents.task import Surroundings, TaskContext
+from siafu.border.secrets import Secret
 from siafu.border.stopping import Stops
 from siafu.errors import StoreError
 from siafu.gateway.chat import ChatRequest
@@ -26,6 +29,7 @@ from siafu.gateway.scripted import Scripted
 from siafu.observe.calls import CallContext
 from siafu.pace.clock import SystemClock
 from siafu.queue.doorbell import Doorbell
+from siafu.queue.redis_bell import RedisBell
 from siafu.queue.worker import Outcome, Worker, WorkerOptions
 from siafu.store.database import Database
 from siafu.store.effect_schema import MIGRATIONS as EFFECTS
@@ -41,8 +45,9 @@ from siafu.tools.effect_rules import EffectRule
 from siafu.tools.effects import Effects
 from siafu.tools.toolset import Tool, ToolResult
 
-LEASE, SLOTS, KIND = 1.0, 3, "pay"
+LEASE, SLOTS, KIND, PLACE = 1.0, 3, "pay", "storm"
 ASKED = 2  # calls of the model that a task makes
+log = logging.getLogger("siafu")
 
 
 def run(database: str, folder: str, name: str, *wishes: str) -> None:
@@ -88,8 +93,24 @@ async def opened(url: str, schema: str, migrations: Any) -> Database:
             return Database(url, migrations, what="the test's database", schema=schema)
 
 
+@contextlib.asynccontextmanager
+async def a_bell(name: str, wishes: set[str]) -> AsyncIterator[Doorbell]:
+    redis = next((wish for wish in wishes if wish.startswith("redis:")), None)
+    if redis is None:
+        yield Doorbell()
+        return
+    bell = RedisBell(Secret(redis), PLACE, reader=name, clock=SystemClock(), rng=Random(), notice=log.warning)
+    async with bell.open():
+        yield bell
+
+
 async def work(url: str, folder: Path, name: str, wishes: set[str]) -> None:
-    store = TaskStore(await opened(url, "tasks", MIGRATIONS))
+    async with a_bell(name, wishes) as bell:
+        await work_for(bell, url, folder, name, wishes)
+
+
+async def work_for(bell: Doorbell, url: str, folder: Path, name: str, wishes: set[str]) -> None:
+    store = TaskStore(await opened(url, "tasks", MIGRATIONS), rung=bell.ring)
     effects = EffectStore(await opened(url, "effects", EFFECTS))
     rule = EffectRule(key="step", honours_key=True, lease_seconds=LEASE)
     tools = Effects(Bank(folder), {"pay": rule}, effects, clock=SystemClock(), owner=name)
@@ -121,6 +142,7 @@ async def work(url: str, folder: Path, name: str, wishes: set[str]) -> None:
         raise AssertionError(results.summary.stop_message)
 
     lease = LEASE if "patient" not in wishes else 20 * LEASE
-    options = WorkerOptions(slots=SLOTS, lease=lease, poll=0.05, until_empty="until_empty" in wishes)
-    worker = Worker(name, store, {KIND: handle}, Doorbell(), SystemClock(), options)
+    poll = 0.5 if isinstance(bell, RedisBell) else 0.05
+    options = WorkerOptions(slots=SLOTS, lease=lease, poll=poll, until_empty="until_empty" in wishes)
+    worker = Worker(name, store, {KIND: handle}, bell, SystemClock(), options)
     await worker.run(Stops(asyncio.Event(), asyncio.Event()))

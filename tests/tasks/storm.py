@@ -1,4 +1,6 @@
-"""Workers that are killed with SIGKILL and stopped for longer than their leases, and what is left of it."""
+"""Workers that are killed with SIGKILL and stopped for longer than their leases, and what is left of it. With a Redis,
+that has its faults meanwhile, one after the other.
+"""
 
 from __future__ import annotations
 
@@ -7,36 +9,46 @@ import random
 import signal
 import time
 from collections import Counter
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
 from money.storm import onlooker
 from nursery import Child, Nursery
+from siafu.border.secrets import Secret
+from siafu.queue.redis_bell import GROUP, MOST
+from siafu.store.redis import RedisDoor, RedisStream
 from siafu.store.task_desk import Which
 from siafu.store.task_records import MOST_DELIVERIES, Accepted, Task
 from store.task_house import House, new
 
-from .child import ASKED, KIND, LEASE, SLOTS
+from .child import ASKED, KIND, LEASE, PLACE, SLOTS
+from .redis_faults import FAULTS, Town
 
 WINDOWS = ("task_claimed", "task_appended", "task_ended", "effect_claimed", "effect_called")
 WORKERS = 2
 OPEN = 12  # tasks that are kept open
 LONGEST_SLEEP = 8 * LEASE
+STREAM = f"siafu:tasks:{PLACE}"
 
 
 class Storm:
-    """`run` does it. wish: of all workers, see `child`. What it counts:
+    """`run` does it. wish: of all workers, see `child`. redis: through which they are rung. What it counts:
 
     kills: workers killed while they held a task. stops: workers stopped while they held one, until their lease was over
-    and another one had taken a task of theirs. windows: workers that died at the window they were born for.
+    and another one had taken a task of theirs. windows: workers that died at the window they were born for. faults: of
+    Redis, by name.
     """
 
-    def __init__(self, folder: Path, url: str, *, seed: int, wish: str = "") -> None:
+    def __init__(self, folder: Path, url: str, *, seed: int, wish: str = "", redis: Town | None = None) -> None:
         self.kills = self.stops = self.deaths = 0
         self.windows: Counter[str] = Counter()
         self.accepted: list[str] = []
         self.poison = ""
-        self.folder, self._url, self._wish = folder, url, wish
+        self.faults: Counter[str] = Counter()
+        self._redis, self._fault, self._mend_at = redis, AsyncExitStack(), 0.0
+        self.folder, self._url = folder, url
+        self._wishes = [*filter(None, [wish]), *([redis.url("slow")] if redis else [])]
         self._rng, self._born = random.Random(seed), 0
         self._awake: dict[str, Child] = {}
         self._doomed: tuple[str, Child] | None = None
@@ -52,13 +64,14 @@ class Storm:
         try:
             with Nursery(self.folder / "processes", "tasks.child") as nursery:
                 self._nursery = nursery
-                await self._rage(house, kills, stops, time.monotonic() + seconds)
+                async with self._fault:
+                    await self._rage(house, kills, stops, time.monotonic() + seconds)
                 await self._end_all()
                 found = await self._found(house)
                 await house.desk.retry([task.id for task in found["tasks"] if task.state == "dead_letter"])
                 await house.desk.cancel([self.poison])
                 await self._settle("patient")  # nothing is killed any more, however slow the machine is
-            return found | {"revived": await house.states()}
+            return found | {"revived": await house.states(), "pending": await self._pending()}
         finally:
             self._rows.close()
             await house.aclose()
@@ -66,8 +79,12 @@ class Storm:
     async def _rage(self, house: House, kills: int, stops: int, deadline: float) -> None:
         self.poison = await self._submit(house, '"poison"')
         while time.monotonic() < deadline and (
-            self.kills < kills or self.stops < stops or len(self.windows) < len(WINDOWS)
+            self.kills < kills
+            or self.stops < stops
+            or len(self.windows) < len(WINDOWS)
+            or (self._redis is not None and len(self.faults) < len(FAULTS))
         ):
+            await self._break_redis()
             states = await house.states()
             for _ in range(OPEN - states["ready"] - states["leased"]):
                 await self._submit(house, '"일"')
@@ -79,6 +96,27 @@ class Storm:
                 await self._stop(self._rng.choice(busy))
             elif busy and self.kills < kills:
                 self._kill(self._rng.choice(busy))
+
+    async def _break_redis(self) -> None:
+        """What is broken is mended after a while; then comes what has been the least."""
+        if self._redis is None or time.monotonic() < self._mend_at:
+            return
+        await self._fault.aclose()
+        name = min(FAULTS, key=lambda each: (self.faults[each], self._rng.random()))
+        self.faults[name] += 1
+        self._mend_at = time.monotonic() + self._rng.uniform(0.1, 0.6)
+        await self._fault.enter_async_context(FAULTS[name](self._redis))
+
+    async def _pending(self) -> int:
+        """Notes that were read and never dropped, once those who died are cleared away."""
+        if self._redis is None:
+            return 0
+        door = RedisDoor(Secret(self._redis.url("killed")), timeout=5)
+        stream = RedisStream(door, self._redis.stream, GROUP, most=MOST)
+        await stream.join()
+        await stream.tidy(0.0)
+        await door.aclose()
+        return int(self._redis.command("XPENDING", self._redis.stream, GROUP).split()[1][1:])
 
     async def _submit(self, house: House, payload: str) -> str:
         (answer,) = await house.store.accept([new(f"n{len(self.accepted)}", kind=KIND, payload=payload)])
@@ -98,7 +136,7 @@ class Storm:
     def _bear(self, crash_at: str = "", *wishes: str) -> tuple[str, Child]:
         self._born += 1
         name = f"w{self._born}"
-        words = (self._url, str(self.folder), name, *wishes, *([self._wish] if self._wish else []))
+        words = (self._url, str(self.folder), name, *wishes, *self._wishes)
         return name, self._nursery.bear(*words, crash_at=crash_at)
 
     def _bury(self) -> None:
@@ -194,6 +232,7 @@ def violations(storm: Storm, found: dict[str, Any]) -> list[str]:
         "paid twice for more than was in flight": (found["asked"].total() - sum(found["journaled"].values()))
         > SLOTS * storm.deaths,
         "not revived": found["revived"] != {"succeeded": len(tasks) - 1, "cancelled": 1},
+        "pending in Redis": found["pending"] != 0,
         "poison": (tasks[storm.poison].state, tasks[storm.poison].lease_epoch) != ("dead_letter", MOST_DELIVERIES),
     }
     return [name for name, is_so in wrong.items() if is_so]

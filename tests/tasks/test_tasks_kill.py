@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 from pathlib import Path
 
@@ -13,16 +14,24 @@ from siafu.store.task_records import MOST_DELIVERIES
 from store.task_house import House, new
 
 from .child import KIND
-from .storm import WINDOWS, Storm, violations
+from .redis_faults import FAULTS, a_town
+from .storm import STREAM, WINDOWS, Storm, violations
 
 pytestmark = [pytest.mark.kill, pytest.mark.slow]
 
 
 @pytest.mark.timeout(400)
-async def test_g1_g2_g17_nothing_lost_nothing_doubled(tmp_path: Path, sql_url: str) -> None:
-    storm = Storm(tmp_path, sql_url, seed=7)
-    found = await storm.run(kills=10, stops=2, seconds=150)
+@pytest.mark.parametrize("place", ["sqlite", "postgresql, and a redis that is broken all the while"])
+async def test_g1_g2_g17_nothing_lost_nothing_doubled(
+    place: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    storm = Storm(tmp_path, f"sqlite:///{tmp_path / '가게 100%?#.db'}", seed=7)
+    async with a_town(STREAM) if place != "sqlite" else contextlib.nullcontext() as town:
+        if town is not None:
+            storm = Storm(tmp_path, request.getfixturevalue("postgres_url"), seed=7, redis=town)
+        found = await storm.run(kills=10, stops=2, seconds=150)
     assert (storm.kills, storm.stops) >= (10, 2) and set(storm.windows) == set(WINDOWS), "too little has happened"
+    assert town is None or set(storm.faults) == set(FAULTS)
     assert violations(storm, found) == []
     assert len(found["tasks"]) >= 20 and sum(task.state == "succeeded" for task in found["tasks"]) >= 8
     assert sum(task.fenced for task in found["tasks"]) >= 1, "no worker that lost its lease tried to write"

@@ -266,7 +266,7 @@ async def test_a_bell_wakes_it_and_a_lost_ring_costs_a_look(site: Site) -> None:
     await asyncio.sleep(0.2)
     await site.house.one()
     await site.until("succeeded")
-    site.house.store._rung = lambda: None
+    site.house.store._rung = lambda tasks: None
     site.work(quick, poll=0.1)
     await site.house.one()
     await site.until("succeeded", 2)

@@ -66,17 +66,22 @@ def check_web_url(url: str, where: str, *, like: str, instead: str) -> None:
         )
 
 
+def leads_elsewhere(url: str) -> bool:
+    """Whether a server's address leads to another machine, as it is written; one without a host does not."""
+    try:
+        host = urlsplit(url).hostname or ""
+    except ValueError:
+        return False
+    return host != "" and not is_loopback(host)
+
+
 def in_clear_text(url: str) -> str:
     """What to do when a password or data would travel to the Redis or PostgreSQL at `url` on another machine without
     TLS; empty when it would not, or when nobody can tell.
     """
-    try:
-        parts = urlsplit(url)
-        host = parts.hostname or ""
-    except ValueError:
+    if not leads_elsewhere(url):
         return ""
-    if not host or is_loopback(host):
-        return ""
+    parts = urlsplit(url)
     if parts.scheme == "redis":
         return "begin it with rediss://"
     modes = parse_qs(parts.query).get("sslmode", [""])

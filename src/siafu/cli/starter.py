@@ -22,7 +22,7 @@ SETTINGS = """\
 
 # home = ".siafu"                    # journals and state; keep it on a disk of this machine
 # database_url = "env:SIAFU_DATABASE_URL"   # effects, conversations, tasks: PostgreSQL or SQLite; else files in home
-# redis_url = "env:SIAFU_REDIS_URL"  # where processes share the limits below; not set: each has its own
+# redis_url = "env:SIAFU_REDIS_URL"  # where processes share the limits below, and workers hear of new tasks
 
 [endpoint]
 # Any OpenAI-compatible endpoint. With neither base_url nor api_key a SIMULATED one answers, and nothing is billed.
@@ -122,6 +122,9 @@ SETTINGS = """\
 # honours_key = true                 # the tool acts once a key: asking again is safe
 # approval = { argument = "amount", above = 100000 }        # a person decides: siafu approvals list
 # daily_calls = 200
+
+[tasks]
+# backlog = 100000                   # tasks that may be open; then no more are accepted until some have ended
 """
 
 FIRST = '''\

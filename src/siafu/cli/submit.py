@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, TypeAlias
@@ -20,10 +19,11 @@ if TYPE_CHECKING:
     from siafu.config.settings import Settings
     from siafu.store.task_desk import TaskDesk
     from siafu.store.task_records import Accepted, NewTask, NotAccepted
+    from siafu.store.tasks import TaskStore
 
     Read: TypeAlias = "LineError | Line"
 
-AT_ONCE = 500  # lines
+AT_ONCE = 100  # lines
 SHOWN = 5  # problems told one by one
 
 app = typer.Typer(
@@ -55,10 +55,14 @@ class Line(NamedTuple):
 
 
 class Taken(msgspec.Struct):
-    """What came of a submission. tasks: in the order of the lines."""
+    """What came of a submission. tasks: in the order of the lines. waited: for room. full: why it ended before the last
+    line; empty = it did not.
+    """
 
     accepted: int = 0
     there: int = 0
+    waited: bool = False
+    full: str = ""
     tasks: list[dict[str, Any]] = []
     refused: list[dict[str, Any]] = []
 
@@ -92,11 +96,13 @@ Examples:
 \b
 A line is one request, as siafu support run takes it. Its id names the task
 within the run: a line that was submitted before is not added again, so after
-an interruption the same command goes on. Workers need no restart.
+an interruption the same command goes on. Workers need no restart. While
+too many tasks are open (tasks.backlog) it waits for room.
 A line with "needs": ["r1", "r2"] begins once these lines of the same run have
 succeeded; they stand above it, or were submitted before. If one of them ends
 otherwise, it is cancelled.
-Exit code: 0 all are accepted, 1 some lines could not be used, 2 wrong use.
+Exit code: 0 all are accepted, 1 some lines could not be used or there was no
+room (--no-wait), 2 wrong use.
 """,
 )
 def support(
@@ -108,6 +114,7 @@ def support(
         None, "--deadline", metavar="DURATION", help="What is not done by then expires: 90s, 30m, 2h."
     ),
     needs: list[str] = typer.Option([], "--needs", metavar="ID", help="A task that all of these need; repeat it."),
+    wait: bool = typer.Option(True, "--wait/--no-wait", help="Wait for room while too many tasks are open, or end."),
     strict: bool = Strict,
     config: Path | None = Config,
     json: bool = AsJson,
@@ -131,7 +138,7 @@ def support(
     with opened(source) as file:
         if strict and (bad := [each.message for each in lines(file) if isinstance(each, LineError)]):
             raise InputError(f"{len(bad):,} lines cannot be used, and nothing was submitted: {'; '.join(bad[:SHOWN])}")
-        taken = asyncio.run(_submit(settings, lines(file), needs))
+        taken = asyncio.run(_submit(settings, lines(file), needs, wait=wait))
     if json:
         print_lines([{"run": run, **msgspec.structs.asdict(taken)}])
     else:
@@ -142,7 +149,9 @@ def support(
         typer.echo(f"siafu: {printable(problem['message'])}", err=True)
     if len(taken.refused) > SHOWN:
         typer.echo(f"siafu: and {len(taken.refused) - SHOWN:,} more lines that cannot be used", err=True)
-    raise typer.Exit(1 if taken.refused else 0)
+    if taken.full:
+        typer.echo(f"siafu: {taken.full}", err=True)
+    raise typer.Exit(1 if taken.refused or taken.full else 0)
 
 
 def _read(file: BinaryIO, **terms: Any) -> Iterator[Read]:
@@ -163,31 +172,35 @@ def _read(file: BinaryIO, **terms: Any) -> Iterator[Read]:
             yield Line(line.number, request.id, new_task(request, **terms), needs)
 
 
-async def _submit(settings: Settings, lines: Iterator[Read], needs: Sequence[str]) -> Taken:
+async def _submit(settings: Settings, lines: Iterator[Read], needs: Sequence[str], *, wait: bool) -> Taken:
     """needs: tasks, or how their ids begin, that all need."""
-    from siafu.config.tasks import task_database
+    from siafu.config.tasks import task_store
+    from siafu.errors import BacklogFull
     from siafu.store.task_desk import TaskDesk
-    from siafu.store.tasks import TaskStore
 
     taken = Taken()
-    async with task_database(settings) as database, contextlib.aclosing(TaskStore(database)) as store:
-        desk = TaskDesk(database)
+    async with task_store(settings, notice=_say) as store:
+        desk = TaskDesk(store.together.database)
         common = [(await desk.one(begin)).id for begin in needs]
-        for part in _parts(lines):
+        for part in _parts(lines, min(AT_ONCE, max(1, settings.tasks.backlog // 10))):
             ready = await _resolved(desk, part, common, taken)
-            answers = await store.accept([line.task for line in ready])
+            try:
+                answers = await _accepted(store, [line.task for line in ready], taken, wait=wait)
+            except BacklogFull as error:
+                taken.full = error.message
+                break
             for line, answer in zip(ready, answers, strict=True):
                 taken.add(line, answer)
     taken.refused.sort(key=lambda each: int(each["line"]))
     return taken
 
 
-def _parts(lines: Iterator[Read]) -> Iterator[list[Read]]:
-    """At most AT_ONCE lines, none of which needs another one of its part."""
+def _parts(lines: Iterator[Read], most: int) -> Iterator[list[Read]]:
+    """At most `most` lines, none of which needs another one of its part."""
     part: list[Read] = []
     keys: set[str] = set()
     for line in lines:
-        if len(part) == AT_ONCE or not keys.isdisjoint(getattr(line, "needs", ())):
+        if len(part) == most or not keys.isdisjoint(getattr(line, "needs", ())):
             yield part
             part, keys = [], set()
         part.append(line)
@@ -217,3 +230,25 @@ async def _resolved(desk: TaskDesk, part: Sequence[Read], common: Sequence[str],
         needs = (*common, *(known[task_key(line.task.run, need)] for need in line.needs))
         found.append(line._replace(task=msgspec.structs.replace(line.task, needs=needs)))
     return found
+
+
+async def _accepted(
+    store: TaskStore, tasks: list[NewTask], taken: Taken, *, wait: bool
+) -> list[Accepted | NotAccepted]:
+    """What the store says, once there is room. Raises: BacklogFull when it is not to be waited for."""
+    from siafu.errors import BacklogFull
+
+    while True:
+        try:
+            return await store.accept(tasks)
+        except BacklogFull as error:
+            if not wait:
+                raise
+            if not taken.waited:
+                _say(f"{error.message}; waiting (Ctrl-C is safe)")
+            taken.waited = True
+            await asyncio.sleep(error.retry_after)
+
+
+def _say(notice: str) -> None:
+    typer.echo(f"siafu: {notice}", err=True)

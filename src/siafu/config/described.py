@@ -11,8 +11,8 @@ DESCRIBED: Mapping[str, str] = {
     "home": "The folder for journals and state; keep it on a disk of this machine (SIAFU_HOME)",
     "database_url": "Where effects, conversations, client keys, budgets and canaries are kept: a path, "
     "sqlite:///PATH or postgresql://..., with a password as env:NAME; none = files in home (SIAFU_DATABASE_URL)",
-    "redis_url": "Where processes of one key share the limits; none = each has them for itself (SIAFU_REDIS_URL, "
-    "REDIS_URL)",
+    "redis_url": "Where processes of one key share the limits, and workers are rung for: redis://, rediss:// or "
+    "unix://; none = each has limits for itself (SIAFU_REDIS_URL, REDIS_URL)",
     "endpoint": "The one endpoint, when there are no upstreams; without base_url and api_key a SIMULATED one answers",
     "endpoint.base_url": "The part of the address before /chat/completions, such as https://host/v1; https except on "
     "this machine; none = OpenAI (SIAFU_BASE_URL, OPENAI_BASE_URL)",
@@ -111,6 +111,8 @@ DESCRIBED: Mapping[str, str] = {
     "mcp_servers.*.headers": "Headers sent with every request; a secret value as env:NAME or file:/path",
     "mcp_servers.*.timeout_seconds": "The longest time for opening the connection, and for one call",
     "mcp_servers.*.identity": "siafu = calls carry a signed token that proves the customer; none = they never do",
+    "tasks": "Tasks that workers do (siafu submit, siafu worker)",
+    "tasks.backlog": "Tasks that may be open; then no more are accepted until some have ended",
     "tools": "How tools may act on the world",
     "tools.effects": 'The contract of each tool, by "SERVER.TOOL" in quotes, or the name of a Python function',
     "tools.effects.*": "The contract of one tool: each effect once",

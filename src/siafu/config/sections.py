@@ -184,3 +184,9 @@ class ToolSettings(Section):
     """`effects`: by `"server.tool"`, the contract of a tool that acts on the world; see `tools.effect_rules`."""
 
     effects: dict[str, dict[str, Any]] = {}
+
+
+class TaskSettings(Section):
+    """`backlog`: tasks that may be open; then no more are accepted."""
+
+    backlog: int = Field(default=100_000, ge=1, le=100_000_000)

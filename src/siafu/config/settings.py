@@ -34,6 +34,7 @@ from siafu.config.sections import (
     PriceSettings,
     RouteSettings,
     Section,
+    TaskSettings,
     ToolSettings,
     UpstreamSettings,
 )
@@ -84,7 +85,7 @@ class Settings(Section):
     had, conversations, client keys, budgets and canaries (a path, sqlite:///PATH or postgresql://...); None = files in
     `home`. `upstreams`: several endpoints instead of `endpoint`; `routes`: which calls go where among them, the first
     that fits counts. `reuse`: which whole answers are used again. `redis_url`: where processes of one key share its
-    limits, None = each has them for itself.
+    limits, and workers are rung for; None = each has limits for itself.
     """
 
     endpoint: EndpointSettings = EndpointSettings()
@@ -100,6 +101,7 @@ class Settings(Section):
     prices: dict[str, PriceSettings] = Field(default={})
     mcp_servers: dict[str, McpServerSettings] = Field(default={})
     tools: ToolSettings = ToolSettings()
+    tasks: TaskSettings = TaskSettings()
     database_url: str | Secret | None = None
     redis_url: str | Secret | None = None
     home: Folder = Path(".siafu")

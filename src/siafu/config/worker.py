@@ -18,19 +18,17 @@ from siafu.config.assembly import Plan, opened
 from siafu.config.effects import process_name
 from siafu.config.servers import support_desk
 from siafu.config.settings import Settings
-from siafu.config.tasks import task_database
+from siafu.config.tasks import opened_store, task_bell, task_database
 from siafu.errors import StoreBusy, StoreError
 from siafu.gateway.client import Gateway
 from siafu.gateway.endpoint import Endpoint
 from siafu.pace.clock import SystemClock
 from siafu.pace.slots import Slots
 from siafu.queue.attendance import Attendance
-from siafu.queue.doorbell import Doorbell, ringing
 from siafu.queue.worker import Worker, WorkerOptions
 from siafu.store.database import Database
 from siafu.store.lock import Lock
 from siafu.store.task_desk import TaskDesk, Which
-from siafu.store.tasks import TaskStore
 from siafu.store.workers import Workers
 
 RUN = "tasks"  # the account, and the name in ledgers and the audit, of what workers do
@@ -57,9 +55,9 @@ async def opened_worker(
     job = SupportJob(Support(models=models))
     async with contextlib.AsyncExitStack() as stack:
         database = await stack.enter_async_context(task_database(settings))
-        bell = Doorbell()
-        await stack.enter_async_context(ringing(bell, database))
-        store = await stack.enter_async_context(contextlib.aclosing(TaskStore(database, rung=bell.ring)))
+        name = f"{process_name()}:{secrets.token_hex(4)}"
+        bell = await stack.enter_async_context(task_bell(settings, database, reader=name, notice=notice))
+        store = await stack.enter_async_context(contextlib.aclosing(opened_store(settings, database, bell)))
         desk = await stack.enter_async_context(support_desk(settings, database=shop))
         ledger, place = _ledger(settings.home)
         stack.callback(place.release)
@@ -74,7 +72,6 @@ async def opened_worker(
         handlers = {KIND: SupportTasks(job, house.around, house.store.ledger, RUN)}
         if keep is not None:
             stack.callback(asyncio.create_task(_put_away(TaskDesk(database), keep, notice)).cancel)
-        name = f"{process_name()}:{secrets.token_hex(4)}"
         beside = _attendance(database, options, house.around.endpoint).run
         yield Worker(name, store, handlers, bell, SystemClock(), options, beside)
 

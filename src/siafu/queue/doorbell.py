@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Iterator
 
 from siafu.errors import StoreError
 from siafu.store.database import Database
@@ -17,14 +17,18 @@ RECONNECT = 1.0  # seconds
 
 
 class Doorbell:
-    """Rings within this process. `ring` may be called on the event loop only, and never fails."""
+    """Rings within this process. Its methods may be called on the event loop only, and never fail."""
 
     def __init__(self) -> None:
         self._listeners: list[Callable[[], None]] = []
 
-    def ring(self) -> None:
+    def ring(self, tasks: Collection[str] = ()) -> None:
+        """Say that `tasks` may be ready, or that others may be."""
         for listener in self._listeners:
             listener()
+
+    def looked(self, free: int) -> None:
+        """Say that a listener has looked into the store, and has so many slots free now."""
 
     @contextlib.contextmanager
     def heard(self, listener: Callable[[], None]) -> Iterator[None]:

@@ -21,6 +21,7 @@ from siafu.border.text import clean
 from siafu.errors import Fenced, StoreError
 from siafu.pace.clock import Clock
 from siafu.queue.doorbell import Doorbell
+from siafu.store.task_backlog import MAX_OPEN
 from siafu.store.task_journal import TaskJournal
 from siafu.store.task_records import (
     MAX_PAYLOAD,
@@ -35,7 +36,7 @@ from siafu.store.task_records import (
     Succeeded,
     Verdict,
 )
-from siafu.store.tasks import MAX_OPEN, TaskStore
+from siafu.store.tasks import TaskStore
 
 LEASE = 15.0  # seconds
 PUT_DOWN = 1.5  # seconds that cancelled work gets to clean up, twice
@@ -191,6 +192,7 @@ class Worker:
         while not stops.asked.is_set() and self.tally.halt is None:
             self._news.clear()
             await self._fill()
+            self._bell.looked(max(0, self.slots - len(self._held)))
             if self._options.until_empty and not self._held and not await self._any_left():
                 return
             await self._wait(self._options.poll)
@@ -349,6 +351,7 @@ class Worker:
 
     async def _drain(self, stops: Stops) -> None:
         """Let what runs end, then hand it back."""
+        self._bell.looked(0)
         self.draining = True
         ends = self._clock.now() + self._options.grace
         while self._held and not stops.hurry.is_set() and (left := ends - self._clock.now()) > 0:

@@ -1,22 +1,27 @@
-"""The one door to Redis. It carries only what may be lost: nothing here is ever the truth."""
+"""The one door to Redis. It carries only what may be lost: nothing here is ever the truth.
+
+It is one server, over TCP, TLS or a socket, or a cluster: a node that answers MOVED or ASK belongs to one, and is asked
+as such from then on. No command is newer than Redis 6.2, so Valkey knows them all.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import importlib
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeVar
 
 from siafu.border.secrets import Secret, redact
 from siafu.border.text import preview
 from siafu.errors import ConfigError, StoreError
 
+T = TypeVar("T")
 CONNECTIONS = 4  # at most, a process
 
 
 class RedisDoor:
     """One Redis. `timeout`: seconds that a command may take, connecting included. Connections are made when needed, in
-    the event loop that needs them.
+    the event loop that needs them. Cancelled, a command may or may not have been carried out.
 
     Raises: ConfigError when the address cannot be used or the library is not installed.
     """
@@ -24,7 +29,7 @@ class RedisDoor:
     def __init__(self, url: Secret, *, timeout: float = 0.25) -> None:
         try:
             self._library: Any = importlib.import_module("redis.asyncio")
-            self._errors: Any = importlib.import_module("redis.exceptions")
+            self.errors: Any = importlib.import_module("redis.exceptions")
         except ModuleNotFoundError:
             raise ConfigError(
                 "redis_url (or REDIS_URL) is set, and the Redis client is not installed: pip install 'siafu[redis]', "
@@ -32,13 +37,20 @@ class RedisDoor:
             ) from None
         self._url = url
         self._timeout = timeout
+        self._cluster = False
         self._client: Any = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._new()
+        options = self._new().get_connection_kwargs()
+        if options.get("ssl_cert_reqs", "required") != "required" or not options.get("ssl_check_hostname", True):
+            raise ConfigError(
+                "redis_url turns the check of certificates off: leave ssl_cert_reqs and ssl_check_hostname away, and "
+                "name a certificate authority of your own with ?ssl_ca_certs=/path"
+            )
 
     def _new(self) -> Any:
+        kind = self._library.RedisCluster if self._cluster else self._library.Redis
         try:
-            return self._library.Redis.from_url(
+            return kind.from_url(
                 self._url.reveal(),
                 protocol=2,
                 max_connections=CONNECTIONS,
@@ -51,24 +63,115 @@ class RedisDoor:
             raise ConfigError(f"redis_url cannot be used: {preview(redact(str(error)), 200)}") from None
 
     async def run(self, script: str, keys: Sequence[str], values: Sequence[int | str]) -> list[int]:
-        """Run a Lua script that answers with integers.
+        """Run a Lua script that answers with integers. Raises: as `ask`."""
+
+        async def work(client: Any) -> list[int]:
+            return [int(each) for each in await client.eval(script, len(keys), *keys, *values)]
+
+        return await self.ask(work)
+
+    async def ask(self, work: Callable[[Any], Awaitable[T]]) -> T:
+        """What `work` makes of the library's client. It may be called twice.
 
         Raises: StoreError when Redis does not answer in time, or answers with an error.
         """
-        loop = asyncio.get_running_loop()
-        if self._client is None or self._loop is not loop:
-            self._client, self._loop = self._new(), loop
+        errors = self.errors
         try:
             async with asyncio.timeout(self._timeout):
-                found = await self._client.eval(script, len(keys), *keys, *values)
-            return [int(each) for each in found]
-        except (self._errors.RedisError, OSError, TimeoutError, ValueError, TypeError) as error:
+                try:
+                    return await work(self._connected())
+                except errors.AskError:  # MOVED is one, too
+                    await self.aclose()
+                    self._cluster = True
+                    return await work(self._connected())
+        except (
+            errors.RedisError, errors.RedisClusterException, OSError,
+            RuntimeError,  # of uvloop, for a connection that is closed
+            ValueError, TypeError, LookupError,  # an answer of another form
+        ) as error:  # fmt: skip
             await self.aclose()  # what is still to come on its connections is not for the next command
             text = f"{type(error).__name__}: {preview(redact(str(error)), 200)}"
             raise StoreError(f"Redis did not answer ({text})") from None
+
+    def _connected(self) -> Any:
+        loop = asyncio.get_running_loop()
+        if self._client is None or self._loop is not loop:
+            self._client, self._loop = self._new(), loop
+        return self._client
 
     async def aclose(self) -> None:
         """Close the connections. Idempotent; the next command opens new ones."""
         client, self._client = self._client, None
         if client is not None and self._loop is asyncio.get_running_loop():
             await client.aclose()
+
+
+class RedisStream:
+    """A stream of notes with one group of readers: each note goes to one of them. At most about `most` notes wait.
+
+    Raises (every method): StoreError.
+    """
+
+    def __init__(self, door: RedisDoor, name: str, group: str, *, most: int) -> None:
+        self._door = door
+        self._name, self._group = name, group
+        self._most = most
+
+    async def add(self, notes: Sequence[str]) -> None:
+        async def work(client: Any) -> None:
+            pipe = client.pipeline(transaction=False)
+            for note in notes:
+                pipe.xadd(self._name, {"task": note}, maxlen=self._most, approximate=True)
+            await pipe.execute()
+
+        await self._door.ask(work)
+
+    async def join(self) -> None:
+        """Make the group, unless it is there; it begins with what waits already."""
+        errors = self._door.errors
+
+        async def work(client: Any) -> None:
+            try:
+                await client.xgroup_create(self._name, self._group, id="0", mkstream=True)
+            except errors.ResponseError as error:
+                if not str(error).startswith("BUSYGROUP"):
+                    raise
+
+        await self._door.ask(work)
+
+    async def read(self, reader: str, most: int, seconds: float) -> list[bytes]:
+        """Which notes are there for `reader`, at most `most`; none after so many seconds. They wait to be dropped."""
+
+        async def work(client: Any) -> list[bytes]:
+            streams = {self._name: ">"}
+            found = await client.xreadgroup(self._group, reader, streams, count=most, block=int(1000 * seconds))
+            return [note for _, notes in found or () for note, _ in notes]
+
+        return await self._door.ask(work)
+
+    async def drop(self, notes: Sequence[bytes]) -> None:
+        async def work(client: Any) -> None:
+            pipe = client.pipeline(transaction=False)
+            pipe.xack(self._name, self._group, *notes)
+            pipe.xdel(self._name, *notes)
+            await pipe.execute()
+
+        await self._door.ask(work)
+
+    async def leave(self, reader: str | bytes) -> None:
+        """Remove a reader, with what it has read and not dropped."""
+        name, group = self._name, self._group
+        kept = await self._door.ask(lambda client: client.xpending_range(name, group, "-", "+", 100, reader))
+        if kept:
+            await self.drop([each["message_id"] for each in kept])
+        await self._door.ask(lambda client: client.xgroup_delconsumer(name, group, reader))
+
+    async def tidy(self, seconds: float) -> int:
+        """Remove readers that have not asked for so many seconds; one that lives is back when it asks. Returns how
+        many.
+        """
+        readers = await self._door.ask(lambda client: client.xinfo_consumers(self._name, self._group))
+        idle = [each["name"] for each in readers if each["idle"] > 1000 * seconds]
+        for reader in idle:
+            await self.leave(reader)
+        return len(idle)

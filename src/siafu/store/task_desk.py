@@ -36,10 +36,11 @@ class Which(msgspec.Struct, frozen=True, kw_only=True):
 
 class TaskDesk:
     """The people's side of the tasks in a database, which stays its owner's to close. rung: told when something may
-    have become ready, or shall be stopped. workers: who works on them. Raises (every method): StoreError.
+    have become ready, or shall be stopped; as in `TaskStore`. workers: who works on them. Raises (every method):
+    StoreError.
     """
 
-    def __init__(self, database: Database, rung: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, database: Database, rung: Callable[[Collection[str]], None] = lambda tasks: None) -> None:
         self.workers = Workers(database)
         self._database = database
         self._rung = rung
@@ -129,7 +130,7 @@ class TaskDesk:
             return asked
 
         asked = await self._database.run(work)
-        self._rung()
+        self._rung(())
         return asked
 
     async def retry(self, ids: Sequence[str]) -> int:
@@ -153,7 +154,7 @@ class TaskDesk:
             return again
 
         again = await self._database.run(work)
-        self._rung()
+        self._rung(())
         return again
 
     async def purge(self, which: Which, seconds: float) -> int:

@@ -81,4 +81,11 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "{strict}",
         "CREATE INDEX task_dead ON task (created_at, id) WHERE state = 'dead_letter'",
     ),
+    (
+        # What these tasks are called elsewhere, where several databases meet (in a Redis). One row.
+        "CREATE TABLE task_place (id TEXT PRIMARY KEY) {strict}",
+        "{sqlite} INSERT INTO task_place (id) VALUES (lower(hex(randomblob(16))))",
+        "{postgresql} INSERT INTO task_place (id) "
+        "VALUES (md5(CAST(random() AS TEXT) || CAST(clock_timestamp() AS TEXT)))",
+    ),
 )

@@ -9,20 +9,20 @@ is fenced, and counted.
 
 from __future__ import annotations
 
-import asyncio
 import uuid
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import msgspec
 
 from siafu.border.text import clean
-from siafu.errors import Fenced, QueueFull
+from siafu.errors import BacklogFull, Fenced
 from siafu.store.crash import crash_point
 from siafu.store.database import Database, Transaction
 from siafu.store.records import JournalEntry
+from siafu.store.task_backlog import MAX_OPEN, Backlog
 from siafu.store.task_records import (
     AGED_SECONDS,
     MAX_PAYLOAD,
@@ -45,7 +45,6 @@ from siafu.store.task_records import (
 from siafu.store.together import Together
 
 CHANNEL = "siafu_tasks"
-MAX_OPEN = 100_000  # tasks that have not ended
 AT_ONCE = 100  # rows of one statement
 MOST_MESSAGE = 2_000  # characters
 
@@ -68,17 +67,20 @@ class Tick(msgspec.Struct, frozen=True, kw_only=True):
 
 class TaskStore:
     """The tasks in one database, for one event loop. Opened with `task_schema.MIGRATIONS`; it stays its owner's to
-    close, after `aclose`. rung: told when something may have become ready, or shall be stopped, once that is durable.
-    most_open: tasks that may be open before none are accepted.
+    close, after `aclose`. rung: told when something may have become ready, or shall be stopped, once that is durable;
+    with the ids of what was accepted, else none. most_open: tasks that may be open before none are accepted.
     """
 
     def __init__(
-        self, database: Database, *, rung: Callable[[], None] = lambda: None, most_open: int = MAX_OPEN
+        self,
+        database: Database,
+        *,
+        rung: Callable[[Collection[str]], None] = lambda tasks: None,
+        most_open: int = MAX_OPEN,
     ) -> None:
         self.together = Together(database)
         self._rung = rung
-        self._most_open = most_open
-        self._room, self._counted = 0, 0.0
+        self._backlog = Backlog(self.together, most_open)
 
     async def aclose(self) -> None:
         await self.together.aclose()
@@ -87,31 +89,28 @@ class TaskStore:
         """Take tasks over: what is returned as Accepted is durable, and will end exactly once. A `once` that is there
         already is the task of then, and nothing is added. Of tasks that are not accepted, nothing is kept.
 
-        Raises: InputError for one that cannot be kept (then none is accepted); QueueFull when too much is open,
-        StoreError. After these two, or when cancelled, some may have been accepted: submit all again under the same
-        `once`.
+        Raises: InputError for one that cannot be kept, or more than may ever be open; BacklogFull when there is no room
+        for all of them, unless all are there already. Then none is accepted. StoreError; after that, or when cancelled,
+        some may have been accepted: submit all again under the same `once`.
         """
-        found: list[Accepted | NotAccepted] = []
-        for part in _parts([_row(checked(task)) for task in tasks]):
-            await self._have_room(len(part), len(found))
-            found += await self.together.run(partial(_accept, rows=part))
-            crash_point("task_accepted")
-            self._rung()
-        return found
+        rows = [_row(checked(task)) for task in tasks]
+        try:
+            async with self._backlog.room(len(rows)):
+                return await self._take(rows)
+        except BacklogFull:
+            if not await self.together.run(partial(_all_there, rows=rows)):
+                raise
+            return await self._take(rows)
 
-    async def _have_room(self, rows: int, accepted: int) -> None:
-        """Counting takes time, so it is done once a second, or when the room that was found is used up."""
-        clock = asyncio.get_running_loop().time()
-        if rows > self._room or clock > self._counted + 1.0:
-            sql = "SELECT COUNT(*) AS n FROM (SELECT 1 AS one FROM task WHERE ended_at IS NULL LIMIT :most) AS found"
-            (row,) = await self.together.run(lambda tx: tx.rows(sql, most=self._most_open))
-            self._room, self._counted = self._most_open - row["n"], clock
-        self._room -= rows
-        if self._room < 0:
-            raise QueueFull(
-                f"{self._most_open:,} tasks are open, and no more are accepted until some have ended: start workers "
-                f"(siafu worker), then submit again; {accepted:,} of this submission were accepted"
-            )
+    async def _take(self, rows: list[dict[str, Any]]) -> list[Accepted | NotAccepted]:
+        found: list[Accepted | NotAccepted] = []
+        for part in _parts(rows):
+            answers = await self.together.run(partial(_accept, rows=part))
+            crash_point("task_accepted")
+            found += answers
+            if ready := [each.id for each in answers if isinstance(each, Accepted) and each.state == "ready"]:
+                self._rung(ready)
+        return found
 
     async def claim(
         self, worker: str, kind: str, most: int, lease: float, *, before: int = 0, suspect: bool = True
@@ -145,7 +144,7 @@ class TaskStore:
 
         found = await self.together.run(work)
         if found.moved:
-            self._rung()
+            self._rung(())
         return found
 
     async def end(self, task: str, epoch: int, verdict: Verdict) -> State | None:
@@ -153,18 +152,17 @@ class TaskStore:
         or the task is gone; nothing was changed.
         """
 
-        def work(tx: Transaction) -> State | None:
+        def work(tx: Transaction) -> tuple[State | None, int]:
             row = _held(tx, task, epoch, columns="*, {now} AS now")
             if row is None:
-                return None
+                return None, 0
             decided = move(as_task(row), verdict, row["now"])
-            _move(tx, as_task(row), decided)
-            return decided.state
+            return decided.state, _move(tx, as_task(row), decided)
 
-        state = await self.together.run(work)
+        state, freed = await self.together.run(work)
         crash_point("task_ended")
-        if state not in (None, "waiting"):
-            self._rung()  # what needs it may be ready
+        if freed or state == "ready":
+            self._rung(())
         return state
 
     async def any_left(self, kind: str) -> bool:
@@ -226,9 +224,11 @@ def locked(tx: Transaction, where: str, **values: Any) -> list[Task]:
     ]
 
 
-def finish(tx: Transaction, task: Task, decided: Move) -> None:
-    """End a task for good, unless it has ended: what needs it can begin, or is cancelled with it."""
-    ending = [(task, decided)]
+def finish(tx: Transaction, task: Task, decided: Move) -> int:
+    """End a task for good, unless it has ended: what needs it can begin, or is cancelled with it. Returns how many have
+    one need less now.
+    """
+    ending, freed = [(task, decided)], 0
     while ending:
         task, decided = ending.pop()
         ended = tx.change(
@@ -257,6 +257,7 @@ def finish(tx: Transaction, task: Task, decided: Move) -> None:
             state="cancelled", code="need_failed", message=f"it needs the task {task.id}, which did not succeed"
         )
         ending += [(as_task(row), gone) for row in rows]
+    return freed
 
 
 def ring(tx: Transaction) -> None:
@@ -336,6 +337,10 @@ def _known(first: Mapping[str, Any], row: Mapping[str, Any]) -> Accepted | NotAc
     if first["print"] != row["print"]:
         return NotAccepted(code="key_reused", id=first["id"])
     return Accepted(id=first["id"], state=first["state"], fresh=False)
+
+
+def _all_there(tx: Transaction, rows: list[dict[str, Any]]) -> bool:
+    return all(_there(tx, row) is not None for row in rows)
 
 
 def _missing(tx: Transaction, row: dict[str, Any]) -> NotAccepted | None:
@@ -461,7 +466,8 @@ def _count_fenced(tx: Transaction, task: str) -> None:
     tx.change("UPDATE task SET fenced = fenced + 1 WHERE id = :id", id=task)
 
 
-def _move(tx: Transaction, task: Task, decided: Move) -> None:
+def _move(tx: Transaction, task: Task, decided: Move) -> int:
+    """Returns how many tasks have one need less now."""
     if decided.state in TERMINAL:
         return finish(tx, task, decided)
     tx.change(
@@ -472,7 +478,9 @@ def _move(tx: Transaction, task: Task, decided: Move) -> None:
         id=task.id, state=decided.state, seconds=decided.seconds, waits_for=clean(decided.waits_for),
         deliveries=task.deliveries - (not decided.counted), lapsed=int(decided.lapsed), **_told(decided),
     )  # fmt: skip
-    return None
+    if decided.state == "ready":
+        ring(tx)
+    return 0
 
 
 def _told(decided: Move) -> dict[str, str | None]:
