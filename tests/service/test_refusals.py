@@ -26,6 +26,8 @@ STATUS = {
     errors.BudgetReached: 429,
     errors.DeadlineReached: 504,
     errors.StoreError: 500,
+    errors.DiskFull: 507,
+    errors.BacklogFull: 429,
     errors.ConfigError: 500,
 }
 
@@ -40,6 +42,7 @@ _MORE: dict[type[SiafuError], dict[str, Any]] = {
     errors.CallTimeout: {"phase": "idle"},
     errors.IdentityInvalid: {"reason": "expired"},
     errors.Conflict: {"constraint": "unique"},
+    errors.BacklogFull: {"retry_after": 7.0},
 }
 
 

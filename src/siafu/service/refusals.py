@@ -9,9 +9,8 @@ import msgspec
 
 from siafu.border.secrets import redact
 from siafu.border.text import clean
-from siafu.errors import ModelError, QueueFull, SiafuError
+from siafu.errors import BacklogFull, ModelError, SiafuError
 
-QUEUE_SECONDS = 5.0  # until a full queue may have room again, when it does not say
 _MORE = "; siafu's log has more under this request id"
 _INSIDE = "something went wrong inside siafu"
 INTERNAL = _INSIDE + _MORE
@@ -83,7 +82,7 @@ _NO_MONEY = ("insufficient_quota", "budget_reached")
 _ANSWERS: dict[str, tuple[int, str | None, bool]] = {
     "rate_limited": (429, "rate_limit_exceeded", True),
     "overloaded": (503, None, True),
-    "queue_full": (429, None, True),
+    "backlog_full": (429, None, True),
     "quota_exhausted": (429, "insufficient_quota", False),
     "budget_reached": (429, None, False),
     "access_refused": (502, None, False),  # siafu's key, not the client's
@@ -114,7 +113,7 @@ def refusal(error: SiafuError) -> Refused:
     with which key) is not repeated; what an endpoint itself says is.
     """
     found = told(error.code, error.message)
-    found.wait = QUEUE_SECONDS if isinstance(error, QueueFull) else None
+    found.wait = error.retry_after if isinstance(error, BacklogFull) else None
     if not isinstance(error, ModelError):
         return found
     if error.code == "upstream_fault" and error.status is not None:
