@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help demo demo-local test clients chaos chaos-tasks check bench lock clean
+.PHONY: help install demo demo-local test clients chaos chaos-tasks check bench lock clean
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -23,8 +23,11 @@ $(VENV)/.dev: requirements/dev.txt $(VENV)/.runtime
 	@$(BIN)/python -m pip install -q --require-hashes -r requirements/dev.txt
 	@touch $@
 
+install: $(VENV)/.runtime  ## siafu into .venv, from hash-pinned locks
+	@echo "siafu is at $(BIN)/siafu: $(BIN)/siafu --help"
+
 demo: $(VENV)/.runtime  ## 100 shop requests, 429s and a kill -9: the usual glue beside siafu (no key needed)
-	@$(BIN)/siafu demo
+	@$(BIN)/siafu demo $(ARGS)
 
 demo-local: $(VENV)/.runtime  ## the support swarm on a real local model: make demo-local ARGS="--base-url http://127.0.0.1:11434/v1 --model NAME"
 	@$(BIN)/siafu demo --local $(ARGS)

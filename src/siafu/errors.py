@@ -16,13 +16,14 @@
     │   ├── Overloaded               503, 529: the upstream is full
     │   ├── UpstreamFault            5xx, 408, 409, connection reset, cut stream
     │   │   ├── Unreachable          no connection was made, nothing was sent
+    │   │   ├── Outage               the upstream fails for everybody: left to a later run; exit 3
     │   │   └── MalformedReply       200 whose body is no answer (HTML, no choices, not JSON)
     │   ├── CallTimeout              connect, first byte, idle or total limit reached
     │   ├── RequestRefused           400, 404, 422 ...: the request itself is wrong
     │   ├── AccessRefused            401, 403: the key is wrong for this endpoint; exit 2
     │   ├── QuotaExhausted           no credit left; waiting does not help; exit 3
     │   └── UnpricedModel            a USD budget is set and the model has no price; exit 2
-    ├── BudgetReached                the next call could exceed the budget of the run or the day; exit 3
+    ├── BudgetReached                the next call could exceed the budget of the run, day or role; exit 3
     ├── Paused                       whoever runs the work wants no further call for now
     ├── ItemBudgetReached            it could exceed the item's or the agent's own; that item fails, others go on
     ├── DeadlineReached              the time given to the item, run or call is over
@@ -132,7 +133,9 @@ class ModelError(SiafuError):
     of the request that it names; each at most 100 characters. `wait`: seconds the upstream asked us to wait, None when
     it did not say. `attempts`: physical requests made for this call. `tried`: what failed, of several upstreams, keys
     and models; `elsewhere`: another of them would take the call; `held`: asked again, it waits here until it is worth a
-    request. `sent_at`: when the last request left (monotonic seconds), None = none did. The gateway sets these.
+    request, or would, were its deadline not too soon (`late`); `common`: calls of other tasks fail there too, so that
+    it may be left to a later run. `sent_at`: when the last request left (monotonic seconds), None = none did. The
+    gateway sets these.
     """
 
     code = "model_error"
@@ -154,7 +157,7 @@ class ModelError(SiafuError):
         self.wait = wait
         self.attempts = attempts
         self.tried: Tried | None = None
-        self.elsewhere = self.held = False
+        self.elsewhere = self.held = self.late = self.common = False
         self.sent_at: float | None = None
 
 
@@ -175,6 +178,14 @@ class UpstreamFault(ModelError):
 
 class Unreachable(UpstreamFault):
     code = "unreachable"
+
+
+class Outage(UpstreamFault):
+    """`lasts`: it has failed for longer than a run waits; else this call had all its attempts meanwhile."""
+
+    code = "outage"
+    exit_code = 3
+    lasts = False
 
 
 class MalformedReply(UpstreamFault):
@@ -215,7 +226,7 @@ class UnpricedModel(ModelError):
 
 
 class BudgetReached(SiafuError):
-    """`budget`: which one: run, or day. `needs_pico`: what the next call could cost, in pico-dollars."""
+    """`budget`: which one: run, day or role. `needs_pico`: what the next call could cost, in pico-dollars."""
 
     code = "budget_reached"
     exit_code = 3

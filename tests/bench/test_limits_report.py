@@ -1,9 +1,16 @@
 from __future__ import annotations
 
+import math
+import statistics
+from random import Random
+
 import pytest
 
 from siafu.bench.limits.report import POLICIES, Row, compare, run, scenarios, totals
+from siafu.bench.limits.world import Crowd, Verdict
 from siafu.gateway.limits import Limits
+from siafu.pace.admission import Admission
+from siafu.pace.throttle import Throttle
 
 
 @pytest.fixture(scope="module")
@@ -67,3 +74,32 @@ def test_the_control_a_policy_that_does_not_limit_is_refused_most_of_the_time(
     monkeypatch.setattr("siafu.bench.limits.report.END", 30.0)
     row = run(scenarios()[0], "fixed", 1, 1000)
     assert row.refused > 0.5 and row.seconds_to_converge is None
+
+
+class Chance:
+    """Refuses one in twenty, however slowly it is asked, and says to wait for a second, or nothing."""
+
+    def __init__(self, wait: float | None) -> None:
+        self._wait = wait
+
+    def ask(self, now: float, rng: Random) -> Verdict:
+        if rng.random() < 0.05:
+            return Verdict(None, wait=self._wait)
+        return Verdict(now + 2.0 * rng.uniform(0.8, 1.2))
+
+    def halve(self) -> None:
+        raise NotImplementedError
+
+    def capacity(self) -> float:
+        return math.inf
+
+
+@pytest.mark.parametrize(("wait", "least"), [(None, 8.0), (1.0, 5.5)])
+def test_refusals_by_chance_do_not_sink_the_pace(wait: float | None, least: float) -> None:
+    """20 agents could have 10 answers a second, and 7 with a pause of a second after every 20th request."""
+    found = []
+    for seed in range(20):
+        crowd = Crowd(Admission(Throttle(), Limits().policy_now()), Chance(wait), agents=20, seed=seed)
+        crowd.until(140.0)
+        found.append(sum(one.ended is not None and one.ended >= 40.0 for one in crowd.log) / 100.0)
+    assert statistics.median(found) >= least

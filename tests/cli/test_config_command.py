@@ -14,6 +14,10 @@ concurrency = "5"
 api_key = "{KEY}"
 [prices.m]
 input = -1
+[upstreams.a]
+base_url = "http://a.example/v1"
+headers = {{ x = "env:NOWHERE" }}
+api_keys = ["env:NOWHERE"]
 """
 
 
@@ -22,14 +26,18 @@ def test_check_names_everything_at_once(tmp_path: Path) -> None:
     done = siafu(tmp_path, "config", "check", "설정.toml")
     assert done.returncode == 2 and KEY not in done.stdout + done.stderr
     assert done.stdout.splitlines() == [
-        'endpoint.api_key in 설정.toml must be "env:NAME" or "file:/path", never the secret itself',
-        "limits.concurrency: input should be a valid integer",
-        "limits.rmp is no setting; did you mean rpm?",
-        "prices.m.input: input should be greater than or equal to 0",
-        "prices.m.output: field required",
-        "prices.m.date: field required",
+        "설정.toml:3: limits.rmp is no setting; did you mean rpm?",
+        '설정.toml:4: limits.concurrency must be a whole number, not "5"',
+        '설정.toml:6: endpoint.api_key in 설정.toml must be "env:NAME" or "file:/path", never the secret itself',
+        "설정.toml:7: prices.m.output is missing",
+        "설정.toml:7: prices.m.date is missing",
+        "설정.toml:8: prices.m.input must be at least 0, not -1",
+        "설정.toml:10: upstreams.a.base_url uses http:// to another machine, so the key would travel in clear text; "
+        "use https://",
+        "설정.toml:11: upstreams.a.headers.x names the environment variable NOWHERE, which is not set",
+        "설정.toml:12: upstreams.a.api_keys[0] names the environment variable NOWHERE, which is not set",
     ]
-    assert done.stderr == "설정.toml: 6 wrong\n"
+    assert done.stderr == "설정.toml: 9 wrong\n"
 
 
 def test_check_looks_at_what_the_file_names(tmp_path: Path) -> None:

@@ -129,6 +129,18 @@ def test_the_command_that_is_printed_goes_on_to_the_end(tmp_path: Path, budget: 
     assert json.loads(again.stdout)["finished"] == 6
 
 
+def test_what_is_not_there_is_told_with_what_is(tmp_path: Path) -> None:
+    desk(tmp_path, 1)
+    empty = siafu(tmp_path, "cost", "report", "nowhere.jsonl")
+    assert empty.returncode == 2 and "there is no file nowhere.jsonl, and no run that writes one" in empty.stderr
+    assert "there is none yet" in empty.stderr
+    name = told(run(tmp_path))["run"]
+    for words in (("report", "nowhere.jsonl"), ("report", "--run", "no"), ("what-if", "--run", "no", "--models", "m")):
+        done = siafu(tmp_path, "cost", *words)
+        assert done.returncode == 2 and f"there are: {name}" in done.stderr, (words, done.stderr)
+    assert told(siafu(tmp_path, "cost", "report", "--run", name, "--json"))["total"]["calls"] == 1
+
+
 def test_a_budget_a_day_holds_for_all_runs_of_a_home(tmp_path: Path) -> None:
     desk(tmp_path, settings='[budgets]\nday = "0.0012 USD"\n')
     first = told(run(tmp_path, "--limit", "2"))
@@ -170,7 +182,7 @@ def test_from_the_soft_limit_on_the_cheaper_model_answers_and_it_is_said_once(tm
         (("report", "--since", "gestern"), "is no time"),
         (("report", "none.db"), "none.db"),
         (("estimate", "siafu.toml"), "neither batch lines"),
-        (("what-if", "--run", "없음", "--models", "m"), "siafu cost report --by run"),
+        (("what-if", "--run", "없음", "--models", "m"), "there is none yet"),
         (("what-if", "--run", "x", "--models", ","), "names no model"),
     ],
 )

@@ -11,7 +11,7 @@ import typer
 from rich.cells import cell_len
 
 import siafu as package
-from siafu.cli.main import COMMANDS
+from siafu.cli.main import COMMANDS, GROUPS
 
 from .front import HEAVY, python, siafu, watched
 
@@ -63,7 +63,15 @@ def test_the_list_is_what_it_should_be() -> None:
 def test_help_has_examples_and_fits_a_terminal(shown: dict[str, str], words: str) -> None:
     assert f"siafu {words}".strip() in shown[words].partition("Examples:\n")[2]
     assert max(cell_len(line.rstrip()) for line in shown[words].splitlines()) <= 80
-    assert "--json" in shown[words] or "Commands:" in shown[words] or tuple(words.split()) in SILENT
+    assert "--json" in shown[words] or "Commands:" in shown[words] or tuple(words.split()) in SILENT or not words
+
+
+def test_every_command_stands_in_one_group_with_its_whole_line(shown: dict[str, str]) -> None:
+    assert sorted(name for names in GROUPS.values() for name in names) == sorted(COMMANDS)
+    text = shown[""]
+    places = [text.index(f"\n{heading}:\n") for heading in GROUPS]
+    assert places == sorted(places) and "More:" not in text
+    assert all(f"  {name} " in text and line in text for name, (_, line) in COMMANDS.items())
 
 
 @pytest.mark.parametrize("words", [" ".join(words) for words in ALL])

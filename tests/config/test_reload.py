@@ -164,7 +164,7 @@ async def test_limits_and_prices_change_under_way(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("[limits]\nconcurrency = 0\nrmp = 5", "limits.concurrency: input should be greater"),
+        ("[limits]\nconcurrency = 0\nrmp = 5", "limits.concurrency must be at least 1"),
         ("[limits]\nconcurrency = 0\nrmp = 5", "limits.rmp is no setting; did you mean rpm?"),
         ("[limits\n", "siafu.toml: "),
         ("[endpoint]\nbase_url = 'http://a.example/v1'", "clear text"),

@@ -11,9 +11,8 @@ import pytest
 from processes import children
 from siafu.apps.support.shop.database import ShopDatabase
 from siafu.apps.support.signed import AUDIENCE
-from siafu.border.identity import mint
+from siafu.border.identity import IDENTITY_KEY, mint
 from siafu.border.secrets import Secret
-from siafu.config.client_keys import IDENTITY_KEY
 from siafu.config.mcp_servers import servers
 from siafu.config.servers import example_shop, support_desk
 from siafu.config.settings import Settings, load

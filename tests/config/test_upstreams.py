@@ -114,7 +114,7 @@ def test_models_that_nobody_named_are_those_of_the_first_upstream(tmp_path: Path
         ('"big@azure"', '"@azure"', "names no model"),
         ('role = ["refund"]', 'rolle = ["refund"]', "did you mean role"),
         ('key_header = "api-key"', 'key_header = "api key"', "no header's name"),
-        ('base_url = "https://seoul.example/v1"', "", "upstreams.seoul.base_url: field required"),
+        ('base_url = "https://seoul.example/v1"', "", "upstreams.seoul.base_url is missing"),
         ("tier = 2", 'proxy = "proxy:3128"', "upstreams.azure.proxy must look like http://host:3128"),
         ("tier = 2", 'proxy = "env:NOT_SET"', "upstreams.azure.proxy names .* NOT_SET"),
         ("tier = 2", 'proxy = "http://kim:pa55word@p:1"', "upstreams.azure.proxy in .* must be"),

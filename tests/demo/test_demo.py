@@ -142,6 +142,17 @@ def test_json_holds_everything(demo: tuple[Path, Outcome, list[Moment]]) -> None
     assert "pico" not in text
 
 
+def test_the_quick_demo_is_smaller_and_says_so(tmp_path: Path) -> None:
+    """Only its beginning: a script that does not run ends it."""
+    (tmp_path / "mine.py").write_text(BROKEN)
+    command = [sys.executable, "-m", "siafu", "demo", "--quick", "--glue", "mine.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1 and "the script says why" in done.stderr
+    assert "16 requests, twice" in done.stderr and "QUICK: answers take a fifth of their usual time" in done.stderr
+    done = subprocess.run([*command, "--local"], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+
+
 def test_a_script_that_does_not_run_is_told_with_its_own_words(tmp_path: Path) -> None:
     script = tmp_path / "mine.py"
     script.write_text(BROKEN)

@@ -105,13 +105,42 @@ def test_a_signal_keeps_everything_and_prints_the_command_that_goes_on(
 
 
 @pytest.mark.kill
-def test_a_second_interrupt_ends_at_once(tmp_path: Path, sim: str) -> None:
+@pytest.mark.parametrize(("drain", "kept"), [(("--drain", "20"), True), (("--drain", "0"), False)])
+def test_what_is_in_flight_when_it_is_stopped_is_awaited_for_a_while(
+    tmp_path: Path, sim: str, drain: tuple[str, str], kept: bool
+) -> None:
+    source, out = batch_file(tmp_path, 60), tmp_path / "out.jsonl"
+    command = [sys.executable, "-m", "siafu", "batch", "run", str(source), "--out", str(out), "--base-url", sim]
+    process = subprocess.Popen(
+        [*command, "--concurrency", "10", *drain], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    until(lambda: size(out) > 0, process)
+    process.send_signal(signal.SIGINT)
+    _, told = process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert ("stopping; what is in flight" in told.decode()) is kept
+    status = subprocess.run(
+        [sys.executable, "-m", "siafu", "batch", "status", str(out), "--json"],
+        cwd=tmp_path,
+        capture_output=True,
+        check=True,
+    )
+    found = json.loads(status.stdout)
+    calls = found["upstreams"]["default"]
+    assert (set(calls) == {"ok"}) is kept, calls
+    assert found["left"] > 0
+    if kept:
+        assert found["finished"] == calls["ok"] == len(out.read_bytes().splitlines())
+
+
+@pytest.mark.kill
+def test_each_signal_hurries_and_the_last_ends_at_once(tmp_path: Path, sim: str) -> None:
     source, out = batch_file(tmp_path, 60), tmp_path / "out.jsonl"
     command = [sys.executable, "-m", "siafu", "batch", "run", str(source), "--out", str(out), "--base-url", sim]
     process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     until(lambda: size(tmp_path / "out.errors.jsonl") > 0 or out.exists(), process)
-    process.send_signal(signal.SIGINT)
-    process.send_signal(signal.SIGINT)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGINT):
+        process.send_signal(number)
     process.communicate(timeout=20)
     assert process.returncode == 130
 

@@ -18,8 +18,9 @@ from siafu.gateway.routing import Rule, Target, target
 from siafu.gateway.tally import MOST_TASKS, Tally
 from siafu.gateway.verdict import quantile
 from siafu.observe.calls import CallContext
-from siafu.observe.events import AttemptEnded
+from siafu.observe.events import AttemptEnded, Hedged
 from siafu.store.canary_records import Canary, Numbers, Plan, State
+from siafu.store.records import HEDGE_LOST
 
 from .conftest import ASK
 from .test_routed import Fleet, answers, fails
@@ -221,6 +222,18 @@ def test_which_attempts_tell_something(fields: Any, calls: int, ok: int, limited
     ((where, found),) = tally.take().items()
     assert where == (7, "new") and (found.calls, found.ok, found.limited) == (calls, ok, limited)
     assert tally.take() == {}
+
+
+def test_a_slow_answer_that_lost_to_a_second_request_counts_as_long_as_it_was_waited_for() -> None:
+    tally = Tally()
+    for first, second in ((9.0, 3.0), (7.5, 2.0)):  # one that is quicker than slow says nothing
+        tally(Hedged(run="r", task="t", model="m", seconds=5.0))
+        tally(ended("7/new", run="r", outcome="abandoned", code=HEDGE_LOST, seconds=second if first < 8 else first))
+        tally(ended("7/new", run="r", seconds=second if first > 8 else first))
+    found = tally.take()[7, "new"]
+    assert (found.calls, found.ok, sum(found.slots.values())) == (3, 3, 3)
+    assert quantile(found.slots, 0.99) == pytest.approx(9.0, rel=0.011)
+    assert not tally._slow
 
 
 def test_a_fallback_belongs_to_the_cost_of_the_new_side_s_task() -> None:

@@ -14,9 +14,10 @@ import pytest
 from siafu.border.secrets import Secret
 from siafu.errors import ConfigError
 from siafu.gateway.accounts import Accounts
-from siafu.gateway.chat import ChatAnswer
+from siafu.gateway.chat import ChatAnswer, ChatRequest
 from siafu.gateway.client import Gateway, Way, assemble
 from siafu.gateway.limits import Limits
+from siafu.gateway.prefix import PromptCache
 from siafu.gateway.pricing import Price, Prices
 from siafu.gateway.reuse import ReuseRule
 from siafu.gateway.routing import Rule, target
@@ -172,6 +173,50 @@ async def test_a_way_that_stays_keeps_its_queue_and_its_calls() -> None:
         await gateway.aclose()
     assert len(fake.arrivals) == 5, "nothing is asked twice"
     assert sorted(line.price_source for line in ledger.ended) == ["2", "2", "2", "8", "8"]
+
+
+async def test_another_prompt_cache_keeps_the_limits_and_who_waits() -> None:
+    gate = Gate()
+    marks, lead = PromptCache(lead=False, marks="5m", min_tokens=1), PromptCache(lead=True, min_tokens=1)
+    async with upstream(gate) as fake:
+
+        def cached(wanted: PromptCache | None) -> Way:
+            return msgspec.structs.replace(way(fake.base_url, concurrency=1), prompt_cache=wanted)
+
+        gateway = made([cached(lead)], LineLedger())
+        long = ChatRequest(model="m", messages=[{"role": "system", "content": "x" * 400}, *ASK.messages])
+        calls = [asyncio.create_task(_whole(gateway, long)) for _ in range(3)]
+        assert await fake.until(lambda: len(fake.arrivals) == 1)
+        await gateway.change([cached(marks)])
+        calls.append(asyncio.create_task(_whole(gateway, long)))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert len(fake.arrivals) == 1, "a new limiter would let one more leave"
+        gate.go.set()
+        await asyncio.gather(*calls)
+        await gateway.change([cached(None)])
+        await _whole(gateway, long)
+        await gateway.aclose()
+    assert [b"cache_control" in arrival.body for arrival in fake.arrivals] == [False] * 3 + [True, False]
+
+
+async def _whole(gateway: Gateway, request: ChatRequest) -> ChatAnswer:
+    return await (await gateway.open(request, CallContext(run="r"))).message()
+
+
+async def test_what_is_not_used_any_more_is_closed_with_its_last_call() -> None:
+    gate = Gate()
+    async with upstream(gate) as old, upstream([http(OK)]) as new:
+        gateway = made([way(old.base_url)], LineLedger())
+        calls = [asyncio.create_task(ask(gateway)) for _ in range(2)]
+        assert await old.until(lambda: len(old.arrivals) == 2)
+        await gateway.change([way(new.base_url)])
+        assert len(old.connections) == 2, "calls under way go on"
+        gate.go.set()
+        await asyncio.gather(*calls)
+        assert await old.all_closed()
+        await ask(gateway)
+        await gateway.aclose()
 
 
 async def test_new_rules_hold_for_the_next_call_and_go_again() -> None:

@@ -13,6 +13,7 @@ from siafu.errors import (
     AccessRefused,
     DeadlineReached,
     ModelError,
+    Outage,
     Overloaded,
     QuotaExhausted,
     RateLimited,
@@ -185,13 +186,53 @@ async def test_credit_that_does_not_come_back_ends_it_and_few_were_sent(patience
         await world.ask()
 
 
-async def test_a_call_with_too_little_time_says_that_there_is_no_credit_instead_of_running_out_of_it() -> None:
-    """So that the run ends with what is done, and the item is not recorded as failed."""
-    world = await alive(lambda at: QUOTA if at >= 1.0 else None)
+async def test_a_call_with_too_little_time_for_the_next_look_is_the_only_one_that_fails() -> None:
+    """An error that says "no credit" would end the run, though others wait for some."""
+    world = await alive(lambda at: QUOTA if 1.0 <= at < 40.0 else None)
     await world.clock.sleep(1.0)
-    with pytest.raises(QuotaExhausted):
-        await world.ask(deadline=world.clock.now() + 20.0)
-    assert world.now < 2.0
+    others = [asyncio.create_task(world.ask(str(n))) for n in range(5)]
+    for _ in range(2):  # the first is refused, the second not even sent
+        with pytest.raises(DeadlineReached, match="no credit"):
+            await world.ask(deadline=world.clock.now() + 20.0)
+    assert world.now < 2.0 and await asyncio.gather(*others) == ["ok"] * 5
+
+
+def lasting(seconds: float) -> Patience:
+    return Patience(outage=seconds, ends_run=True)
+
+
+async def test_what_an_outage_leaves_is_left_to_a_later_run() -> None:
+    world = await alive(lambda at: broken() if at >= 1.0 else None, patience=lasting(60.0))
+    await world.clock.sleep(1.0)
+    results = await asyncio.gather(*(world.ask(str(n)) for n in range(100)), return_exceptions=True)
+    assert {type(result) for result in results} == {Outage} and 55.0 <= world.now <= 62.0
+    assert all(error.lasts for error in results if isinstance(error, Outage))
+    assert max(world.steps.values()) <= 3
+
+
+async def test_who_has_had_three_attempts_meanwhile_is_left_too_and_ends_nothing() -> None:
+    world = await alive(lambda at: broken() if 1.0 <= at < 60.0 else None, patience=lasting(600.0))
+    await world.clock.sleep(1.0)
+    results = await asyncio.gather(*(world.ask(str(n)) for n in range(8)), return_exceptions=True)
+    left = [result for result in results if isinstance(result, Outage)]
+    assert left and not any(error.lasts for error in left)
+    assert results.count("ok") + len(left) == 8 and max(world.steps.values()) == 3
+
+
+async def test_a_request_that_fails_alone_is_no_outage() -> None:
+    world = await alive(lambda at: broken() if at >= 1.0 else None, patience=lasting(600.0))
+    await world.clock.sleep(1.0)
+    with pytest.raises(UpstreamFault) as caught:
+        await world.ask("alone")
+    assert type(caught.value) is UpstreamFault and caught.value.attempts == 3
+
+
+async def test_what_a_wrong_address_leaves_is_left_at_once() -> None:
+    world = World(lambda at: Unreachable("nothing listens"), patience=lasting(600.0))
+    results = await asyncio.gather(*(world.ask(str(n)) for n in range(50)), return_exceptions=True)
+    assert {type(result) for result in results} == {Outage} and world.now < 3.0
+    with pytest.raises(Outage, match="u has not answered since this run began: nothing listens"):
+        await world.ask()
 
 
 async def test_wording_that_may_mean_either_is_tried_three_times_and_then_taken_for_used_up() -> None:

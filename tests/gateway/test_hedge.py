@@ -215,6 +215,20 @@ async def test_there_is_none_when_most_of_a_budget_is_used() -> None:
     assert line.hedges == 1, "the control"
 
 
+async def test_it_does_not_wait_for_room_in_a_budget() -> None:
+    """Other calls hold what is left, so the second request could leave only when one of them has ended."""
+    line = Line(lambda number: 60.0 if number == 1 else 1.0, limit=10**12)
+    await line.warm()
+    start = line.clock.now()
+    call = asyncio.create_task(line.ask("s"))
+    await line.clock.sleep(0.5)
+    line.account.limit = line.account.spent + line.account.reserved + WORST - 1
+    line.hedging._hedge = Hedge(share=Decimal("0.5"), soft=Decimal(2))
+    await call
+    assert line.clock.now() - start == pytest.approx(60.0) and len(line.sent) == 1
+    assert line.hedges == 1 and not line.account.waiting, "it was tried, and given up at once"
+
+
 async def test_there_is_none_while_the_limits_leave_no_room() -> None:
     line = Line(first_is_slow, limits=Limits(concurrency=1))
     await line.warm()

@@ -45,7 +45,7 @@ class Fleet:
     """
 
     def __init__(
-        self, *lanes: tuple[str, Script, dict[str, Any]], rules: list[Rule] | None = None, **patience: float
+        self, *lanes: tuple[str, Script, dict[str, Any]], rules: list[Rule] | None = None, **patience: Any
     ) -> None:
         self.clock = VirtualClock()
         self.asked: list[tuple[str, str, int]] = []

@@ -204,7 +204,9 @@ async def test_an_answer_that_nobody_takes_any_more_is_given_up() -> None:
                 await clock.sleep(1.0)
 
     hedge = Hedge(share=Decimal("0.5"))
-    hedging = Hedging(Played(), hedge, accounts=Accounts(), clock=clock, observer=lambda event: None)
+    hedging = Hedging(
+        Played(), hedge, worst=lambda request: None, accounts=Accounts(), clock=clock, observer=lambda event: None
+    )
     hedging._of(ASK).add(1.0)
     for _ in range(100):
         await hedging.open(ASK, CallContext())

@@ -9,7 +9,7 @@ import pytest
 
 from siafu.agents.task import Surroundings
 from siafu.apps.support.asking import SupportTasks
-from siafu.errors import CallTimeout, Overloaded, RequestRefused, SiafuError, Unreachable, UpstreamFault
+from siafu.errors import CallTimeout, Outage, Overloaded, RequestRefused, SiafuError, Unreachable, UpstreamFault
 from siafu.gateway.meter import MemoryLedger
 from siafu.gateway.scripted import Scripted
 from siafu.pace.clock import VirtualClock
@@ -25,6 +25,8 @@ from .test_record import JOB, result
         (Unreachable("nothing listens", attempts=3), Later),
         (UpstreamFault("not sent, as u has failed for 9 s", attempts=0), Later),
         (Overloaded("not sent, as u has failed for 9 s", attempts=0), Later),
+        (Outage("u has failed for 600 s", attempts=0), Later),
+        (Outage("broken (other calls there fail too)", attempts=3), Later),
         (UpstreamFault("broken", attempts=3), Failed),
         (CallTimeout("no answer in 60 s", phase="total"), Failed),
         (RequestRefused("no upstream offers the model 'm'", attempts=0), Failed),

@@ -15,6 +15,7 @@ from siafu.errors import (
     AccessRefused,
     BudgetReached,
     ModelError,
+    Outage,
     Paused,
     QuotaExhausted,
     SiafuError,
@@ -26,8 +27,8 @@ from siafu.errors import (
 )
 
 # Say nothing about the task: every other would meet them too. They are never journaled, so that the task goes on
-# where it stopped once there is money, a key or a price.
-PAUSING = (BudgetReached, QuotaExhausted, AccessRefused, UnpricedModel, Paused)
+# where it stopped once there is money, a key, a price or an upstream that answers.
+PAUSING = (BudgetReached, QuotaExhausted, AccessRefused, UnpricedModel, Outage, Paused)
 # Raised before anything was sent, so the effect cannot have happened.
 NOT_SENT = (ToolDenied, ToolArgumentsInvalid)
 

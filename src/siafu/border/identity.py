@@ -7,6 +7,7 @@ and never shown to a model.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any
 
@@ -17,6 +18,7 @@ from jwt.types import Options
 from siafu.border.secrets import Secret, checked_key
 from siafu.errors import ConfigError, IdentityInvalid
 
+IDENTITY_KEY = "SIAFU_IDENTITY_KEY"
 ALGORITHM = "HS256"
 MAX_BYTES = 4096
 MAX_MINUTES = 60
@@ -82,6 +84,20 @@ def checked_identity_key(value: str, where: str) -> Secret:
             f"{where} has fewer than {MIN_KEY} characters and could be guessed; make one with: "
             'python3 -c "import secrets; print(secrets.token_urlsafe(32))"'
         )
+    return key
+
+
+def identity_key() -> Secret | None:
+    """The key that signs who a customer is, of SIAFU_IDENTITY_KEY; None = not set. Raises: ConfigError."""
+    given = os.environ.get(IDENTITY_KEY)
+    return checked_identity_key(given, IDENTITY_KEY) if given else None
+
+
+def needed_identity_key(why: str) -> Secret:
+    """The same. Raises: ConfigError that ends with `why`, also when it is not set."""
+    key = identity_key()
+    if key is None:
+        raise ConfigError(f"{IDENTITY_KEY} is not set; {why}")
     return key
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import typer
 
-from siafu.cli.options import AllowUnpriced, BaseUrl, Fresh, Limit, Quiet, Source, Strict, Written
+from siafu.cli.options import AllowUnpriced, BaseUrl, Drain, Fresh, Limit, Quiet, Source, Strict, Written
 from siafu.cli.showing import AsJson, Config
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ Examples:
 Each id ends with one line in OUT or in the errors file, in any order. Lines
 that cannot be used become errors. A request to stream is left away.
 Exit code: 0 all succeeded, 1 some failed, 2 wrong use or key, 3 budget
-reached or no credit left, 130 interrupted.
+reached, no credit left or an endpoint that fails, 130 interrupted.
 """,
 )
 def run(
@@ -69,6 +69,7 @@ def run(
     strict: bool = Strict,
     retry_failed: bool = typer.Option(False, "--retry-failed", help="Run failed lines again."),
     fresh: bool = Fresh,
+    drain: float = Drain,
     config: Path | None = Config,
     json: bool = AsJson,
     quiet: bool = Quiet,
@@ -101,6 +102,7 @@ def run(
         MapOptions(concurrency=settings.limits.concurrency),
         open_house,
         budget_pico=budget_pico,
+        drain=drain,
         quiet=quiet,
         as_json=json,
     )

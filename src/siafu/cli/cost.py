@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -40,6 +42,7 @@ Examples:
 """,
 )
 
+SHOWN = 10  # runs that a message names
 RUN = "A run: its results file, or its name."
 Run = typer.Option(None, "--run", metavar="RUN", help=RUN + " Default: all.", show_default=False)
 Models = typer.Option(..., "--models", metavar="A,B,C", help="Models, by their exact ids.")
@@ -91,9 +94,11 @@ def report(
         raise InputError(f"--by is one of {', '.join(DIMENSIONS)}, each at most once, not {preview(' '.join(by), 60)}")
     home = load(config=config).home
     since_at, until_at = _time(since, end=False), _time(until, end=True)
+    files = list(dict.fromkeys(file for path in paths or [home] for file in _journals(path, home)))
     name = None if run is None else _the_run(run, home).name
-    files = [file for path in paths or [home] for file in _journals(path, home)]
-    found = cost_report(list(dict.fromkeys(files)), by, run=name, since=since_at or 0.0, until=until_at or 1e12)
+    if name is not None and name not in (there := _runs(files)):
+        raise InputError(f"no journal here holds a run {preview(name, 60)!r}; {_list(there)}")
+    found = cost_report(files, by, run=name, since=since_at or 0.0, until=until_at or 1e12)
     expected = _kept(paths or [], run, home) if estimate else None
     for why in found.unread:
         typer.echo(f"siafu: left out: {why}", err=True)
@@ -193,6 +198,7 @@ def what_if(
     from siafu.apps.costs.what_if import what_if as priced
     from siafu.config.settings import load
     from siafu.config.upstreams import configured_prices
+    from siafu.store.spending import journals
 
     names = list(dict.fromkeys(name.strip() for name in models.split(",") if name.strip()))
     if not names:
@@ -202,9 +208,8 @@ def what_if(
     place = _the_run(run, settings.home)
     journal = path or place.journal
     if journal is None:
-        raise InputError(
-            f"no journal in {settings.home} holds a run {preview(run, 60)!r}; see: siafu cost report --by run"
-        )
+        there = _runs(journals(settings.home))
+        raise InputError(f"no journal in {settings.home} holds a run {preview(run, 60)!r}; {_list(there)}")
     found = priced(journal, place.name, {name: prices.rates(name, now) for name in names})
     if as_json:
         print_json(what_if_json(found))
@@ -238,12 +243,37 @@ def _the_run(wanted: str, home: Path) -> _Run:
 
 
 def _journals(path: Path, home: Path) -> list[Path]:
-    """The journals that `path` means: those in a folder, that of the run which writes a results file, or itself."""
+    """The journals that `path` means: those in a folder, that of the run which writes a results file, or itself.
+
+    Raises: InputError when there is nothing.
+    """
     from siafu.store.spending import journals
 
     if path.is_dir():
         return journals(path)
-    return [] if path == home else [_journal_of(path, home) or path]
+    found = _journal_of(path, home)
+    if found is None and path != home and not path.exists():
+        raise InputError(f"there is no file {path}, and no run that writes one; {_list(_runs(journals(home)))}")
+    return [] if path == home else [found or path]
+
+
+def _runs(files: Iterable[Path]) -> list[str]:
+    """The runs that journals hold, the last written first; one that cannot be read holds none."""
+    from siafu.errors import StoreError
+    from siafu.store.spending import Spending
+
+    found: dict[str, None] = {}
+    for path in sorted(files, key=lambda path: -path.stat().st_mtime if path.exists() else 0.0):
+        with contextlib.suppress(StoreError), Spending(path) as ledger:
+            found |= dict.fromkeys(ledger.runs())
+    return list(found)
+
+
+def _list(runs: Sequence[str]) -> str:
+    if not runs:
+        return "there is none yet"
+    more = f" and {len(runs) - SHOWN} more (siafu cost report --by run)" if len(runs) > SHOWN else ""
+    return f"there are: {', '.join(preview(name, 60) for name in runs[:SHOWN])}{more}"
 
 
 def _journal_of(out: Path, home: Path) -> Path | None:

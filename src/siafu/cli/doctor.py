@@ -59,7 +59,7 @@ async def _examine(where: dict[str, Any], call: bool) -> list[Row]:
     from siafu.config.reaching import endpoint_rows
     from siafu.config.settings import given, load
     from siafu.config.task_health import task_rows
-    from siafu.errors import ConfigError
+    from siafu.errors import ConfigError, ConfigErrors
 
     rows = [python_row()]
     try:
@@ -67,7 +67,8 @@ async def _examine(where: dict[str, Any], call: bool) -> list[Row]:
         settings = load(**where)
         rows += risk_rows(settings)
     except ConfigError as error:
-        return [*rows, Row(check="settings", state="fail", found=error.message)]
+        wrong = error.all if isinstance(error, ConfigErrors) else (error.message,)
+        return [*rows, *(Row(check="settings", state="fail", found=text) for text in wrong)]
     rows += state_rows(settings.home)
     shop = os.environ.get("SIAFU_SHOP_DATABASE_URL")
     rows += await database_rows(settings, shop)

@@ -11,6 +11,8 @@ import signal
 import sys
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +31,7 @@ from siafu.cli.cost_tables import cache_json, cache_text, estimate_json, print_c
 from siafu.cli.progress import Progress, span
 from siafu.config.assembly import House, Plan
 from siafu.config.collector import relieve_collector
-from siafu.errors import AccessRefused, ApprovalPending, ConfigError, Interrupted, OutcomeUnknown
+from siafu.errors import AccessRefused, ApprovalPending, ConfigError, Interrupted, Outage, OutcomeUnknown
 from siafu.store.spending import Sums
 from siafu.swarm.options import MapOptions
 
@@ -49,26 +51,31 @@ def run_file(
     open_house: OpenHouse,
     *,
     budget_pico: int | None = None,
+    drain: float = 0.0,
     quiet: bool = False,
     as_json: bool = False,
 ) -> None:
     """Run `job` over a file and end the command with its exit code.
 
-    open_house: builds endpoint, store and tools, once the input is accepted. budget_pico: that it keeps. Results go to
-    the files, the summary to stdout, progress and notes to stderr.
+    open_house: builds endpoint, store and tools, once the input is accepted. budget_pico: that it keeps. drain: seconds
+    for what is in flight when the command is stopped. Results go to the files, the summary to stdout, progress and
+    notes to stderr.
 
-    Raises: Interrupted on SIGINT or SIGTERM, with the command that goes on; InputError, ConfigError, StoreError.
+    Raises: Interrupted after SIGINT or SIGTERM, with the command that goes on; InputError, ConfigError, StoreError.
     """
     relieve_collector()
     with Progress(where.out.name, quiet=quiet) as progress, ready(job, where, options, progress) as prepared:
-        outcome = asyncio.run(_until_signal(_work(prepared, map_options, open_house, progress), progress))
+        work = partial(_work, prepared, map_options, open_house, progress)
+        outcome = asyncio.run(_until_signal(work, progress, drain))
     cost = spent(where)
     typer.echo(_json(where, outcome, cost) if as_json else _text(where, outcome, cost))
     if outcome.session.stopped:
         budget = None
         if cost is not None and budget_pico is not None and outcome.session.budget == "run":
             budget = enough(outcome, cost, budget_pico)
-        typer.echo(f"siafu: {outcome.session.stop_message}; to go on: {_again(sys.argv, budget=budget)}", err=True)
+        when = ", once it answers" if outcome.session.stopped == Outage.code else ""
+        way = f"to go on{when}: {_again(sys.argv, budget=budget)}"
+        typer.echo(f"siafu: {outcome.session.stop_message}; {way}", err=True)
     elif outcome.waiting:
         typer.echo(f"siafu: {_next(outcome.waits)}to go on: {_again(sys.argv)}", err=True)
     raise typer.Exit(outcome.exit_code)
@@ -101,13 +108,15 @@ def _next(waits: Mapping[str, int]) -> str:
     return "".join(way for code, way in ways.items() if code in waits)
 
 
-async def _work(prepared: Ready, options: MapOptions, open_house: OpenHouse, progress: Progress) -> Outcome:
+async def _work(
+    prepared: Ready, options: MapOptions, open_house: OpenHouse, progress: Progress, stop: asyncio.Event
+) -> Outcome:
     if not prepared.plan.todo:
         return nothing_left(prepared, progress)
     async with open_house(progress) as house:
         if house.store is None:
             raise TypeError("a run over a file needs a store")
-        outcome = await run(prepared, house.around, house.store, options, progress)
+        outcome = await run(prepared, house.around, house.store, options, progress, stop)
         if in_vain(outcome):
             for text in await house.explain():
                 progress.note(text)
@@ -117,36 +126,57 @@ async def _work(prepared: Ready, options: MapOptions, open_house: OpenHouse, pro
 def in_vain(outcome: Outcome) -> bool:
     """Whether nothing was answered, as it is when an address, a key or a model's name is wrong."""
     session = outcome.session
-    return not session.calls and (session.stopped == AccessRefused.code or (session.failed > 0 and not session.ok))
+    stopped = session.stopped in (AccessRefused.code, Outage.code)
+    return not session.calls and (stopped or (session.failed > 0 and not session.ok))
 
 
-async def _until_signal(work: Coroutine[Any, Any, Outcome], progress: Progress) -> Outcome:
-    """Await `work`. The first SIGINT or SIGTERM cancels it and waits for its end, the second ends the process."""
-    loop = asyncio.get_running_loop()
-    task = loop.create_task(work)
-    stopping = False
+async def _until_signal(
+    work: Callable[[asyncio.Event], Coroutine[Any, Any, Outcome]], progress: Progress, drain: float
+) -> Outcome:
+    """Await `work`. The first SIGINT or SIGTERM sets its event, so that it begins nothing more, and gives what is in
+    flight `drain` seconds; their end, or a second signal, cancels it and waits for it; one more ends the process.
+    """
+    loop, stop = asyncio.get_running_loop(), asyncio.Event()
+    task = loop.create_task(work(stop))
+    timer: asyncio.TimerHandle | None = None
+    given_up = False
 
-    def stop() -> None:
-        nonlocal stopping
-        if stopping:
-            progress.restore()
-            os._exit(Interrupted.exit_code)
-        stopping = True
-        progress.note("stopping; calls in flight are given up, all else is kept (once more to end at once)")
+    def give_up() -> None:
+        nonlocal given_up
+        given_up = True
+        progress.note("calls in flight are given up, all else is kept (once more to end at once)")
         task.cancel()
 
+    def signalled() -> None:
+        nonlocal timer
+        if given_up:
+            progress.restore()
+            os._exit(Interrupted.exit_code)
+        first = not stop.is_set()
+        stop.set()
+        if first and drain:
+            flying = max(0, progress.counts.in_flight)
+            progress.note(f"stopping; what is in flight ({flying:,}) has {drain:g} s to end (once more to give it up)")
+            timer = loop.call_later(drain, give_up)
+        else:
+            give_up()
+
     for number in SIGNALS:
-        loop.add_signal_handler(number, stop)
+        loop.add_signal_handler(number, signalled)
     try:
-        return await task
+        outcome = await task
+        if outcome.session.stopped != Interrupted.code:
+            return outcome
     except asyncio.CancelledError:
-        if not stopping:
+        if not stop.is_set():
             raise
-        done = f"{progress.counts.done:,} of {progress.counts.plan.total:,} lines are done"
-        raise Interrupted(f"interrupted; {done}, all is kept. To go on:\n  {_again(sys.argv)}") from None
     finally:
+        if timer is not None:
+            timer.cancel()
         for number in SIGNALS:
             loop.remove_signal_handler(number)
+    done = f"{progress.counts.done:,} of {progress.counts.plan.total:,} lines are done"
+    raise Interrupted(f"interrupted; {done}, all is kept. To go on:\n  {_again(sys.argv)}")
 
 
 def _again(argv: Sequence[str], *, budget: int | None = None) -> str:
@@ -235,11 +265,16 @@ def show_status(job: FileJob, where: Place, *, as_json: bool) -> None:
     }
     expected = kept(estimate_path(where.folder.parent, where.run))
     if as_json:
-        more = {} if expected is None else {"estimate": estimate_json(expected)}
-        typer.echo(encode({"run": where.run, **counts, **costs(found.spent), "upstreams": found.upstreams, **more}))
+        more: dict[str, Any] = {} if expected is None else {"estimate": estimate_json(expected)}
+        failing = [{**msgspec.structs.asdict(each), "since": _utc(each.since)} for each in found.failing]
+        more |= {"upstreams": found.upstreams, "failing": failing}
+        typer.echo(encode({"run": where.run, **counts, **costs(found.spent), **more}))
         return
     for name, count in counts.items():
         typer.echo(f"{name.replace('_', ' '):<10} {'?' if count is None else f'{count:,}'}")
+    for each in found.failing:
+        told = f"{each.model} at {each.upstream} since {_utc(each.since)}, {each.calls:,} calls in a row ({each.code})"
+        typer.echo(printable(f"{'failing':<10} {told}"))
     if found.spent is not None:
         typer.echo(f"{'spent':<10} {describe(found.spent)}")
         if told := cache_text(found.spent):
@@ -249,6 +284,10 @@ def show_status(job: FileJob, where: Place, *, as_json: bool) -> None:
         if expected is not None:
             typer.echo("")
             print_comparison(expected, found.spent, usd_text(found.spent))
+
+
+def _utc(at: float) -> str:
+    return f"{datetime.fromtimestamp(at, UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
 def _ended(ended: Mapping[str, int]) -> str:

@@ -13,7 +13,7 @@ import typer
 
 from siafu.cli.options import AllowUnpriced
 from siafu.cli.showing import AsJson, Config, print_json, print_record, print_table, the_one, time_text
-from siafu.errors import ConfigError, InputError
+from siafu.errors import InputError
 
 if TYPE_CHECKING:
     from siafu.border.secrets import Secret
@@ -176,13 +176,10 @@ def sign(
     For the header x-siafu-customer of a request to siafu/support; with SIAFU_IDENTITY_KEY, which the server has too. A
     program makes the same with any JWT library: HS256, aud "siafu-serve", sub the customer, scope "", iat and exp.
     """
-    from siafu.border.identity import mint
-    from siafu.config.client_keys import customer_key
+    from siafu.border.identity import mint, needed_identity_key
     from siafu.service.swarms import AUDIENCE
 
-    key = customer_key()
-    if key is None:
-        raise ConfigError("SIAFU_IDENTITY_KEY is not set: the key that signs customers, of at least 32 characters")
+    key = needed_identity_key("it signs customers, and has at least 32 characters")
     typer.echo(mint(key, subject=customer, audience=AUDIENCE, scopes=(), now=time.time(), minutes=minutes))
 
 

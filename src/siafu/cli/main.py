@@ -1,8 +1,8 @@
 """`siafu`: finds the command, runs it, and turns errors into messages and exit codes.
 
 Commands are imported when they are called, so `siafu --help` stays quick. A command module holds `app`, a
-`typer.Typer`. Exit codes: 0 all succeeded, 1 some failed, 2 wrong use or configuration, 3 budget reached or
-no credit left, 130 interrupted.
+`typer.Typer`. Exit codes: 0 all succeeded, 1 some failed, 2 wrong use or configuration, 3 budget reached, no
+credit left or an endpoint that fails, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from siafu.errors import Interrupted, SiafuError
 
 # name -> (module, one line for `siafu --help`)
 COMMANDS: dict[str, tuple[str, str]] = {
-    "demo": ("siafu.cli.demo", "See it work: 100 requests, 429s and a kill -9, glue beside siafu."),
+    "demo": ("siafu.cli.demo", "See it work: 429s and a kill -9, the usual glue beside siafu."),
     "init": ("siafu.cli.init", "Write a siafu.toml and example requests to start from."),
     "config": ("siafu.cli.config", "Check and show settings; their JSON Schema for editors."),
     "doctor": ("siafu.cli.doctor", "Check settings, key, endpoint and tools, and say what to do."),
@@ -38,13 +38,23 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "batch": ("siafu.cli.batch", "Run a file of OpenAI-Batch lines; resumes by itself."),
     "cost": ("siafu.cli.cost", "See what runs cost, what a file will cost, and other models."),
     "upstream-keys": ("siafu.cli.upstream_keys", "Change the keys of upstreams while siafu runs."),
-    "canary": ("siafu.cli.canary", "Try a new upstream or model on some users, beside the old one."),
+    "canary": ("siafu.cli.canary", "Try a new upstream or model on some users first."),
     "approvals": ("siafu.cli.approvals", "Decide what agents may only do once a person says yes."),
     "effects": ("siafu.cli.effects", "See what tools did, settle what is unclear, stop a tool."),
     "shop": ("siafu.cli.shop", "Serve the example shop's tools over MCP."),
     "sim": ("siafu.cli.sim", "Serve a simulated OpenAI-compatible endpoint."),
     "payments": ("siafu.cli.payments", "Serve a simulated payment provider, and count what it paid."),
     "bench": ("siafu.cli.bench", "Measure siafu beside other clients."),
+}
+
+# how `siafu --help` groups them
+GROUPS: dict[str, tuple[str, ...]] = {
+    "Begin": ("demo", "init", "config", "doctor"),
+    "Run agents": ("batch", "support", "submit", "worker", "tasks", "dead"),
+    "Serve": ("serve", "keys"),
+    "Models and money": ("cost", "canary", "upstream-keys"),
+    "What agents do": ("approvals", "effects"),
+    "Try and measure": ("shop", "payments", "sim", "bench"),
 }
 
 DEBUG = "SIAFU_DEBUG"  # 1 = show the traceback of an unexpected error
@@ -63,6 +73,15 @@ class _Lazy(TyperGroup):
         super().__init__(**attrs)
         for name, (_, line) in COMMANDS.items():
             self.add_command(TyperCommand(name, help=line, short_help=line), name)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        grouped = {name for names in GROUPS.values() for name in names}
+        others = tuple(name for name in COMMANDS if name not in grouped)
+        width = max(map(len, COMMANDS))
+        for heading, names in (*GROUPS.items(), ("More", others)):
+            if names:
+                with formatter.section(heading):
+                    formatter.write_dl([(name.ljust(width), COMMANDS[name][1]) for name in names])
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name, command, rest = super().resolve_command(ctx, args)

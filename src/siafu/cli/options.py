@@ -11,6 +11,7 @@ AllowUnpriced = typer.Option(False, "--allow-unpriced", help="Under a budget, al
 Limit = typer.Option(None, "--limit", min=1, help="Only the first so many lines.")
 Strict = typer.Option(False, "--strict", help="Refuse a file with a line that cannot be used.")
 Fresh = typer.Option(False, "--fresh", help="Start over; what is there is kept as *.bak-N.")
+Drain = typer.Option(10.0, "--drain", min=0, max=3600, help="Seconds for what is in flight when it is stopped.")
 Quiet = typer.Option(False, "--quiet", "-q", help="No progress.")
 ReadyFile = typer.Option(None, help="Write the URL and pid here, as JSON, once it listens.")
 ParentPid = typer.Option(None, min=1, help="End when this process ends.")

@@ -111,10 +111,14 @@ async def _run(
     from siafu.service.access import KeyRing
     from siafu.service.app import App
     from siafu.service.server import serve
+    from siafu.service.together import Together
 
     async with stopping(parent_pid) as stops, serving(settings, _say) as parts:
-        ring = KeyRing(parts.keys, parts.clock, open_until_first=door.loopback)
+        together = None if parts.redis is None else Together(parts.redis)
+        ring = KeyRing(parts.keys, parts.clock, open_until_first=door.loopback, together=together)
         await ring.refresh()
+        if together is None and ring.limited:
+            _say("requests a minute and at once of client keys are counted by this server alone (no redis_url)")
         if not door.loopback and not ring.active:
             raise ConfigError(
                 "this address can be reached from other machines, so clients need a key, and there is none: make one "

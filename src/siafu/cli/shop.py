@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from siafu.apps.support.shop.server import Shop
     from siafu.border.secrets import Secret
 
-KEY = "SIAFU_IDENTITY_KEY"
 app = typer.Typer(
     help="The example shop behind the support swarm: an MCP server with its own database of orders and products.",
     no_args_is_help=True,
@@ -83,9 +82,10 @@ def serve(
     from siafu.apps.support.shop.money.refunds import Refunds
     from siafu.apps.support.shop.over_http import check_exposure
     from siafu.apps.support.shop.server import Shop
+    from siafu.border.identity import identity_key
     from siafu.pace.clock import SystemClock
 
-    key, customer = _key(), customer or None
+    key, customer = identity_key(), customer or None
     if transport is Transport.http:
         check_exposure(host, allow_host, key=key, customer=customer)
     elif ready_file or allow_host:
@@ -171,12 +171,10 @@ def token(
     """
     from siafu.apps.support.shop.server import AUDIENCE
     from siafu.apps.support.shop.tools import TOOLS
-    from siafu.border.identity import mint
+    from siafu.border.identity import mint, needed_identity_key
     from siafu.pace.clock import SystemClock
 
-    key = _key()
-    if key is None:
-        raise ConfigError(f"{KEY} is not set; the server and this command must have the same one")
+    key = needed_identity_key("the server and this command must have the same one")
     if unknown := [name for name in tool if name not in TOOLS]:
         raise ConfigError(f"the shop has no tool {unknown[0][:64]!r}; it has {', '.join(TOOLS)}")
     now = SystemClock().wall()
@@ -229,10 +227,3 @@ def calls(
     else:
         rows = [(time_text(call.at), call.customer or "-", call.tool, call.outcome) for call in found]
         print_table(("time", "customer", "tool", "outcome"), rows, nothing="no calls yet")
-
-
-def _key() -> Secret | None:
-    from siafu.border.identity import checked_identity_key
-
-    value = os.environ.get(KEY)
-    return checked_identity_key(value, KEY) if value else None

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import typer
 
-from siafu.cli.options import AllowUnpriced, BaseUrl, Fresh, Limit, Quiet, Source, Strict, Written
+from siafu.cli.options import AllowUnpriced, BaseUrl, Drain, Fresh, Limit, Quiet, Source, Strict, Written
 from siafu.cli.shop_records import UNPAID
 from siafu.cli.showing import AsJson, Config
 
@@ -83,7 +83,7 @@ that needs a person's decision, or cannot be done now, is answered so, with
 the new line in the old one's place. An id that stands again, and a line that
 cannot be used, become errors.
 Exit code: 0 all answered, 1 some failed, 2 wrong use or key, 3 budget
-reached or no credit left, 130 interrupted.
+reached, no credit left or an endpoint that fails, 130 interrupted.
 """,
 )
 def run(
@@ -103,6 +103,7 @@ def run(
     retry_failed: bool = typer.Option(False, "--retry-failed", help="Run failed requests again."),
     wait: str | None = Wait,
     fresh: bool = Fresh,
+    drain: float = Drain,
     config: Path | None = Config,
     json: bool = AsJson,
     quiet: bool = Quiet,
@@ -134,7 +135,7 @@ def run(
         value_type=Answer,
         wait=None if wait is None else parse_duration(wait),
     )
-    run_file(job, where, files, options, open_house, budget_pico=budget_pico, quiet=quiet, as_json=json)
+    run_file(job, where, files, options, open_house, budget_pico=budget_pico, drain=drain, quiet=quiet, as_json=json)
 
 
 @app.command(

@@ -149,7 +149,8 @@ def check_prices(settings: Settings, plan: Plan, models: Collection[str]) -> Non
     if settings.upstreams:
         return
     own, budgets = settings.budgets, (plan.budget_pico, plan.per_item_pico)
-    if plan.allow_unpriced or all(each is None for each in (*budgets, own.day, own.per_item, own.per_agent)):
+    limits = (*budgets, own.day, own.per_item, own.per_agent, *own.roles.values())
+    if plan.allow_unpriced or all(each is None for each in limits):
         return
     prices, now = configured_prices(settings), SystemClock().wall()
     wanted = sorted({*models, *(own.cheaper[model] for model in models if model in own.cheaper)})
@@ -235,7 +236,12 @@ def _patience(settings: Settings, *, served: bool) -> Patience:
     own = settings.patience
     if served:
         return Patience(outage=min(SERVED, own.outage_seconds), probe=own.quota_probe_seconds)
-    return Patience(outage=own.outage_seconds, quota=own.quota_seconds, probe=own.quota_probe_seconds)
+    return Patience(
+        outage=own.outage_seconds,
+        ends_run=own.outage_seconds > 0,
+        quota=own.quota_seconds,
+        probe=own.quota_probe_seconds,
+    )
 
 
 def _hedge(settings: Settings) -> Hedge | None:

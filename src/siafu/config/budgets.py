@@ -18,12 +18,13 @@ from siafu.pace.clock import Clock
 
 @contextlib.asynccontextmanager
 async def open_accounts(settings: Settings, journal: Path | None, clock: Clock) -> AsyncIterator[Accounts]:
-    """The accounts of a run, within the budget a day when there is one; what this process holds of that is given back
+    """The accounts of a run, within the budgets a day that there are; what this process holds of them is given back
     with the block.
 
     Raises: ConfigError, StoreError.
     """
-    if settings.budgets.day is None:
+    own = settings.budgets
+    if own.day is None and not own.roles:
         yield Accounts()
         return
     from siafu.gateway.shared import Daily  # noqa: PLC0415 (SQLAlchemy, 140 ms)
@@ -33,15 +34,25 @@ async def open_accounts(settings: Settings, journal: Path | None, clock: Clock) 
     owner = uuid.uuid4().hex[:16]
     url = settings.database("budgets.db")
     database = await asyncio.to_thread(Database, url, MIGRATIONS, what="the budgets' database", schema=SCHEMA)
+    lender = Budgets(database, owner, journal)
+    daily = None if own.day is None else Daily(parse_usd(own.day), lender, clock)
+    roles = {role: Daily(parse_usd(amount), lender, clock, role) for role, amount in own.roles.items()}
+    every = [*([] if daily is None else [daily]), *roles.values()]
     try:
-        daily = Daily(parse_usd(settings.budgets.day), Budgets(database, owner, journal), clock)
-        renewing = asyncio.create_task(daily.run(), name="siafu budgets")
+        renewing = [asyncio.create_task(each.run(), name="siafu budgets") for each in every]
         try:
-            yield Accounts(daily.today, owner, daily.change)
+            yield Accounts(
+                None if daily is None else daily.today,
+                owner,
+                None if daily is None else daily.change,
+                {role: each.today for role, each in roles.items()},
+            )
         finally:
-            renewing.cancel()
-            await asyncio.wait({renewing})
-            await daily.release()
+            for task in renewing:
+                task.cancel()
+            await asyncio.wait(renewing)
+            for each in every:
+                await each.release()
     finally:
         await database.aclose()
 

@@ -10,21 +10,40 @@ from typing import Any
 from siafu.border.secrets import Secret
 from siafu.border.urls import in_clear_text
 from siafu.config.budgets import thrift
+from siafu.config.lines import located
 from siafu.config.mcp_servers import configured_server
-from siafu.config.settings import Settings, given, load, settled
+from siafu.config.sections import EndpointSettings, UpstreamSettings
+from siafu.config.settings import Settings, given, load, resolved, secret_key, settings_file, sifted
 from siafu.config.upstreams import configured_ways, rule
+from siafu.config.wording import Wrong
 from siafu.errors import ConfigError, ConfigErrors
 
 
 def problems(config: Path | None) -> Sequence[str]:
-    """What is wrong with a settings file, first its form, then what it says; None = the file that counts here."""
+    """What is wrong with a settings file, its form and what it says, with lines; None = the file that counts here."""
     try:
-        settled(given(config=config, environ={}))
-        return faults(load(config=config))
+        wrong = sifted(given(config=config, environ={}))
+        if isinstance(wrong, Settings):
+            found = faults(load(config=config))
+        else:
+            found = [each.text for each in wrong]
+            rest = sifted(each for each in given(config=config) if not (each.in_file and _touched(each.place, wrong)))
+            if isinstance(rest, Settings):
+                found += faults(rest)
     except ConfigErrors as errors:
-        return errors.all
+        found = list(errors.all)
     except ConfigError as error:
         return [error.message]
+    file = settings_file(config)
+    return located(found, file.read_text(encoding="utf-8-sig"), str(file))
+
+
+def _touched(place: Sequence[str], wrong: Sequence[Wrong]) -> bool:
+    """Whether a setting is wrong, or leads to one that is."""
+    bad = [each.place[:-1] if each.text.endswith(" is missing") else each.place for each in wrong]
+    if place[0] == "routes" and any(each[0] == "upstreams" for each in bad):
+        return True
+    return any(all(one == other for one, other in zip(place, each, strict=False)) for each in bad)
 
 
 def faults(settings: Settings) -> list[str]:
@@ -37,7 +56,7 @@ def faults(settings: Settings) -> list[str]:
             step()
         except ConfigError as error:
             found.append(error.message)
-    return found
+    return list(dict.fromkeys(found))
 
 
 def risks(settings: Settings) -> list[str]:
@@ -56,6 +75,11 @@ def _steps(settings: Settings) -> Iterator[Callable[[], Any]]:
     yield partial(settings.database, "")
     if not settings.upstreams and not settings.simulated:
         yield partial(configured_ways, settings)
+    named: list[tuple[str, EndpointSettings]] = [(f"upstreams.{name}", own) for name, own in settings.upstreams.items()]
+    for where, own in named or [("endpoint", settings.endpoint)]:
+        yield partial(resolved, own.headers, f"{where}.headers")
+        for key, place in _keys(where, own):
+            yield partial(secret_key, key, place)
     for name, own in settings.upstreams.items():
         yield partial(configured_ways, settings.model_copy(update={"upstreams": {name: own}}))
     for number in range(len(settings.routes)):
@@ -67,3 +91,11 @@ def _steps(settings: Settings) -> Iterator[Callable[[], Any]]:
 
         for name, contract in settings.tools.effects.items():
             yield partial(effect_rule, name, contract)
+
+
+def _keys(where: str, own: EndpointSettings) -> Iterator[tuple[str | Secret, str]]:
+    """The keys that an endpoint's settings name, with their places."""
+    if own.api_key is not None:
+        yield own.api_key, f"{where}.api_key"
+    for number, key in enumerate(own.api_keys or () if isinstance(own, UpstreamSettings) else ()):
+        yield key, f"{where}.api_keys[{number}]"

@@ -218,7 +218,7 @@ async def _row(name: str, ones: Sequence[Kept]) -> Row:
         found = [await asyncio.to_thread(stand, one) for one in ones]
     except (ConfigError, StoreError) as error:
         return Row(check=check, state="fail", found=error.message)
-    where, states = found[0].where, {each.state for each in found}
+    where, states = found[0].where.removeprefix(f"{ones[0].what} "), {each.state for each in found}
     if "new" in states:
         return Row(check=check, state="ok", found=f"{where}: new; its tables are made at first use")
     if "older" in states:

@@ -86,6 +86,7 @@ DESCRIBED: Mapping[str, str] = {
     "hedging.share": "Of the calls of a model, and of the money of a run, that second requests may add",
     "budgets": 'Amounts like "20 USD" or "$0.50"',
     "budgets.day": "For all runs of this home together, in all processes, for a day of UTC; none = no limit",
+    "budgets.roles": 'The same for the agents of each role, such as { refund = "5 USD" }',
     "budgets.per_item": "An item that would pass it fails; none = no limit",
     "budgets.per_agent": "The same for one agent of an item; none = no limit",
     "budgets.soft": "From this share of any budget on, cheaper models are asked",

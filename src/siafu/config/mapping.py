@@ -102,9 +102,9 @@ def map(
     them key, concurrency, budget, journal, priority, item_timeout, deadline, on_error, retry_failed, on_change,
     ordered, model, system, max_tokens, tools, base_url, api_key.
 
-    When a budget, a quota or a deadline ends the map early, the iteration ends and `summary.stopped` says why (it is
-    logged too); items that are left run when the same map runs again. Under a budget a call that names no maximum of
-    output gets one of 4,096 tokens, since its cost would have no bound.
+    When a budget, a quota, an outage or a deadline ends the map early, the iteration ends and `summary.stopped` says
+    why (it is logged too); items that are left run when the same map runs again. Under a budget a call that names no
+    maximum of output gets one of 4,096 tokens, since its cost would have no bound.
 
     Raises, when it is iterated: ConfigError, StoreError; errors of single items are results.
     """

@@ -15,14 +15,13 @@ from pathlib import Path
 
 import msgspec
 
-from siafu.border.identity import checked_identity_key
+from siafu.border.identity import IDENTITY_KEY, needed_identity_key
 from siafu.border.secrets import Secret
 from siafu.config.advice import Row
-from siafu.config.client_keys import IDENTITY_KEY
 from siafu.config.doctor import tools_row
 from siafu.config.effects import effect_rules, effect_store, process_name, record_denial
 from siafu.config.mcp_servers import servers
-from siafu.config.settings import Settings, resolve
+from siafu.config.settings import Settings
 from siafu.errors import ConfigError
 from siafu.observe.calls import CallContext
 from siafu.pace.clock import SystemClock
@@ -32,6 +31,8 @@ from siafu.tools.mcp import McpTools
 from siafu.tools.servers import McpServer
 from siafu.tools.toolset import ToolSet
 from siafu.tools.validated import Validated
+
+IDENTIFIES = "an MCP server is configured to be told who the customer is, and it signs that"
 
 
 class Desk(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,7 +63,7 @@ async def support_desk(settings: Settings, *, database: str | Path | None = None
         key = Secret(secrets.token_hex(32))
         configured = [example_shop(settings, key, database)]
     elif any(server.identity for server in configured):
-        key = identity_key()
+        key = needed_identity_key(IDENTIFIES)
     async with contextlib.AsyncExitStack() as stack:
         store = await stack.enter_async_context(effect_store(settings))
         sets: list[ToolSet] = []
@@ -80,7 +81,7 @@ async def tool_rows(settings: Settings) -> list[Row]:
         configured = servers(settings)
         rules = effect_rules(settings, [server.name for server in configured])
         if any(server.identity for server in configured):
-            identity_key()
+            needed_identity_key(IDENTIFIES)
     except ConfigError as error:
         return [Row(check="tools", state="fail", found=error.message)]
     return list(await asyncio.gather(*(_tool_row(server, rules.get(server.name, {})) for server in configured)))
@@ -89,11 +90,6 @@ async def tool_rows(settings: Settings) -> list[Row]:
 async def _tool_row(server: McpServer, rules: Iterable[str]) -> Row:
     async with contextlib.aclosing(McpTools(server, SystemClock())) as tools:
         return await tools_row(server.name, tools, rules)
-
-
-def identity_key() -> Secret:
-    """The key that proves customers to configured servers. Raises: ConfigError when SIAFU_IDENTITY_KEY is not set."""
-    return checked_identity_key(resolve(f"env:{IDENTITY_KEY}", "identity of an MCP server"), IDENTITY_KEY)
 
 
 def example_shop(settings: Settings, key: Secret, database: str | Path | None) -> McpServer:

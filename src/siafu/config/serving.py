@@ -10,11 +10,12 @@ from functools import partial
 import msgspec
 
 from siafu.apps.batches.desk import BatchDesk
+from siafu.border.identity import identity_key
 from siafu.border.secrets import Secret
 from siafu.config.assembly import Front, notices, open_gateway
 from siafu.config.batches import batch_desk
 from siafu.config.budgets import open_accounts
-from siafu.config.client_keys import LEDGER, RUN, client_keys, customer_key
+from siafu.config.client_keys import LEDGER, RUN, client_keys
 from siafu.config.settings import Settings
 from siafu.config.swarms import SupportSwarm, support_swarm
 from siafu.config.upstreams import open_ways
@@ -24,6 +25,7 @@ from siafu.pace.clock import Clock, SystemClock
 from siafu.store.client_keys import ClientKeys
 from siafu.store.key_spending import charged
 from siafu.store.records import AttemptOpened, AttemptSettled, Ledger
+from siafu.store.redis import RedisDoor
 from siafu.store.sqlite import SqliteStore
 
 
@@ -56,7 +58,8 @@ def _nobody_waits(task: str) -> None:
 class Serving(msgspec.Struct, frozen=True, kw_only=True):
     """The built parts. spent: as in `service.budgets`. models: the upstream's list, as it is asked. support: the swarm,
     or why there is none. identity_key: checks who a customer is. batches: works once it is opened; None = there are
-    neither files nor batches. reload: has the settings read again.
+    neither files nor batches. reload: has the settings read again. redis: where servers share the limits of client keys;
+    None = nowhere.
     """
 
     clock: Clock
@@ -71,6 +74,7 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True):
     simulated: bool
     batches: BatchDesk | None = None
     reload: Callable[[], None] = _nobody_looks
+    redis: RedisDoor | None = None
 
 
 @contextlib.asynccontextmanager
@@ -101,6 +105,9 @@ async def serving(settings: Settings, notice: Callable[[str], None]) -> AsyncIte
         support = await stack.enter_async_context(support_swarm(settings, gateway))
         desk = await stack.enter_async_context(batch_desk(settings, gateway, clock))
 
+        address = settings.redis()
+        redis = None if address is None else await stack.enter_async_context(contextlib.aclosing(RedisDoor(address)))
+
         async def spent(key: str, since: float) -> tuple[int, int]:
             return await store.read(partial(charged, run=run.id, key=key, since=since))
 
@@ -113,8 +120,9 @@ async def serving(settings: Settings, notice: Callable[[str], None]) -> AsyncIte
             spent=spent,
             models=gateway.models,
             support=support,
-            identity_key=customer_key(),
+            identity_key=identity_key(),
             simulated=settings.simulated,
             batches=desk,
             reload=asked.set,
+            redis=redis,
         )

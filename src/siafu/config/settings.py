@@ -7,17 +7,16 @@ stay together: when the file gives both, OPENAI_* variables, which other program
 from __future__ import annotations
 
 import contextlib
-import difflib
 import os
 import stat
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import msgspec
 import pydantic
-from pydantic import BaseModel, Field, PrivateAttr
+from pydantic import Field, PrivateAttr
 
 from siafu.border.secrets import Secret, checked_key, redact
 from siafu.border.urls import checked_base_url
@@ -38,6 +37,7 @@ from siafu.config.sections import (
     ToolSettings,
     UpstreamSettings,
 )
+from siafu.config.wording import Wrong, explained
 from siafu.errors import ConfigError, ConfigErrors
 
 OPENAI = "https://api.openai.com/v1"
@@ -245,6 +245,14 @@ def file_mark(path: Path) -> tuple[int, ...] | None:
 
 def settled(values: Iterable[Given]) -> Settings:
     """The settings that `values` make. Raises: ConfigErrors with all that is wrong."""
+    found = sifted(values)
+    if isinstance(found, Settings):
+        return found
+    raise ConfigErrors([each.text for each in found])
+
+
+def sifted(values: Iterable[Given]) -> Settings | list[Wrong]:
+    """The same, or what is wrong."""
     tree: dict[str, Any] = {}
     wrong = []
     for each in values:
@@ -252,14 +260,12 @@ def settled(values: Iterable[Given]) -> Settings:
             _refuse_secret(each)
             _put(tree, each)
         except ConfigError as error:
-            wrong.append(error.message)
+            wrong.append(Wrong(each.place, error.message))
     try:
         found = Settings.model_validate(tree)
     except pydantic.ValidationError as error:
-        wrong += [_explain(problem) for problem in error.errors()]
-    if wrong:
-        raise ConfigErrors(wrong)
-    return found
+        wrong += explained(error.errors(), Settings)
+    return wrong or found
 
 
 def given(
@@ -347,19 +353,3 @@ def _put(tree: dict[str, Any], each: Given) -> None:
         if not isinstance(tree, dict):
             raise ConfigError(f"{'.'.join(each.place[:depth])} must be a table of settings")
     tree[name] = each.value
-
-
-def _explain(problem: Any) -> str:
-    place = ".".join(str(part) for part in problem["loc"])
-    if problem["type"] != "extra_forbidden":
-        return f"{place}: {problem['msg'][:1].lower()}{problem['msg'][1:]}"
-    section: Any = Settings
-    for part in problem["loc"][:-1]:
-        if isinstance(section, type) and issubclass(section, BaseModel):
-            section = section.model_fields[part].annotation if part in section.model_fields else None
-        else:  # a table or list of them
-            section = next(iter(get_args(section)[-1:]), None)
-    if not (isinstance(section, type) and issubclass(section, BaseModel)):
-        return f"{place} is no setting"
-    near = difflib.get_close_matches(str(problem["loc"][-1]), section.model_fields, n=1)
-    return f"{place} is no setting" + (f"; did you mean {near[0]}?" if near else "")

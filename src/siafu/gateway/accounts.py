@@ -10,6 +10,7 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from decimal import Decimal
+from types import MappingProxyType
 from typing import Literal, Protocol
 
 import msgspec
@@ -101,7 +102,8 @@ class _Item(msgspec.Struct, eq=False):
 class Accounts:
     """The accounts of all runs of this process. `shared`: gives the account that is a part of the budget which all
     processes share now; None = there is no such budget. owner: begins the names of this process's attempts in ledgers.
-    change_shared: makes the shared budget another one from now on.
+    change_shared: makes the shared budget another one from now on. roles: gives such an account of each role that has a
+    budget; `role_budgets.py` reserves in it.
     """
 
     def __init__(
@@ -109,8 +111,10 @@ class Accounts:
         shared: Callable[[], Account] | None = None,
         owner: str = "",
         change_shared: Callable[[int], None] | None = None,
+        roles: Mapping[str, Callable[[], Account]] = MappingProxyType({}),
     ) -> None:
         self.owner = owner
+        self.roles = roles
         self.change_shared = change_shared
         self._accounts: dict[str, Account] = {}
         self._rules: dict[str, Rules] = {}
@@ -153,9 +157,10 @@ class Accounts:
         """Whether any budget holds for the calls of a run."""
         return self._shared is not None or run in self._rules or self.of(run).limit is not None
 
-    def pressed(self, run: str, share: Decimal, *, task: str = "", agent: str = "") -> bool:
+    def pressed(self, run: str, share: Decimal, *, task: str = "", agent: str = "", role: str = "") -> bool:
         """Whether `share` of a budget that a call belongs to is used: spent, or reserved by others."""
-        used = [account.used() for account in self._known(run, task, agent)]
+        of_role = [self.roles[role]()] if role in self.roles else []
+        used = [account.used() for account in (*self._known(run, task, agent), *of_role)]
         return any(each is not None and each[0] >= share * each[1] for each in used)
 
     async def reserve(self, run: str, amount: int, *, task: str = "", agent: str = "") -> Hold:
@@ -167,7 +172,11 @@ class Accounts:
         """
         if run in self._rules:
             await self._open_item(run, task)
-        hold = Hold(self._known(run, task, agent), amount)
+        return await self.reserve_in(self._known(run, task, agent), amount)
+
+    async def reserve_in(self, path: tuple[Account, ...], amount: int) -> Hold:
+        """The same in the accounts of `path`."""
+        hold = Hold(path, amount)
         while True:
             blocked = next((each for each in hold.path if _crowded(each)), None) or _take(hold)
             if blocked is None:
@@ -179,6 +188,12 @@ class Accounts:
                     return hold
             elif await self._turn(blocked, hold):
                 return hold
+
+    def room(self, run: str, amount: int, *, task: str = "", agent: str = "", role: str = "") -> bool:
+        """Whether `amount` would be set aside at once."""
+        of_role = [self.roles[role]()] if role in self.roles else []
+        path = (*self._known(run, task, agent), *of_role)
+        return not any(_crowded(each) or _short(each, amount) for each in path)
 
     def unreserved(self, run: str, *, task: str = "", agent: str = "") -> Hold:
         """For an attempt whose cost nobody can tell before: nothing is set aside."""
@@ -246,18 +261,20 @@ def _take(hold: Hold) -> Account | None:
     """
     blocked, amount = None, hold.amount
     for account in hold.path:
-        if account.lease is not None:
-            short = account.lease.over() or not _fits(account, account.reserved + amount)
-        else:
-            if not _fits(account, amount):
-                raise _reached(account, amount)
-            short = not _fits(account, account.reserved + amount)
-        if short and blocked is None:
+        if account.lease is None and not _fits(account, amount):
+            raise _reached(account, amount)
+        if blocked is None and _short(account, amount):
             blocked = account
     if blocked is None:
         for account in hold.path:
             account.reserved += amount
     return blocked
+
+
+def _short(account: Account, amount: int) -> bool:
+    """Whether the account lacks room for now."""
+    over = account.lease is not None and account.lease.over()
+    return over or not _fits(account, account.reserved + amount)
 
 
 def _fits(account: Account, amount: int) -> bool:

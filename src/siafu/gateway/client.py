@@ -1,11 +1,12 @@
 """How a model call is put together. Outermost first:
 
 Deadlined > Reusing > Thrifty > Retrying > Hedging > Routed > [for each upstream and key:
-    Guarded > Warmed > Limited > Metered > Spelled > Transport]
+    Guarded > Warmed > Limited > RoleBudgeted > Metered > Spelled > Transport]
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from random import Random
@@ -28,6 +29,7 @@ from siafu.gateway.prefix import PromptCache
 from siafu.gateway.pricing import Prices
 from siafu.gateway.retry import Retrying, RetryRules, again
 from siafu.gateway.reuse import ReuseRule, Reusing
+from siafu.gateway.role_budgets import RoleBudgeted
 from siafu.gateway.routed import Lane, Routed
 from siafu.gateway.routing import Rule
 from siafu.gateway.sharing import Sharing
@@ -66,10 +68,11 @@ class Way(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Post(NamedTuple):
-    """A way, and what was built for it."""
+    """A way, and what was built for it. warmed: what calls enter, by the way's prompt cache."""
 
     way: Way
     lane: Lane
+    warmed: Callable[[PromptCache | None], Limited | Warmed]
     transport: Transport
     books: Books
     sharing: Sharing | None
@@ -111,7 +114,8 @@ class Gateway:
         self._redis = redis
         self._posts = posts
         self._choice = choice
-        self._retired: list[_Post] = []
+        self._retired: list[_Post] = []  # with calls under way
+        self._closing: set[asyncio.Task[None]] = set()
         self.accounts = accounts
 
     async def open(self, request: ChatRequest, context: CallContext) -> Reply:
@@ -158,10 +162,15 @@ class Gateway:
         self._choose(self._choice._replace(rules=rules, thrift=thrift))
         for post in before.values():
             post.lane.endpoint.turn_away(partial(again, f"{post.lane.id} is not used any more"))
-        self._retired += before.values()
-        for post in [post for post in self._retired if not post.lane.endpoint.in_flight]:
-            self._retired.remove(post)
-            await post.aclose()
+            self._retired.append(post)
+            post.lane.endpoint.when_idle(partial(self._close, post))
+
+    def _close(self, post: _Post) -> None:
+        """The last call of a way that is used no more has ended."""
+        self._retired.remove(post)
+        closing = asyncio.create_task(post.aclose())
+        self._closing.add(closing)
+        closing.add_done_callback(self._closing.discard)
 
     def divide(self, split: Split | None) -> None:
         """Let canaries divide calls so from now on; None = there are none."""
@@ -173,6 +182,7 @@ class Gateway:
 
     async def aclose(self) -> None:
         """Close the connections. Idempotent; the next call opens new ones."""
+        await asyncio.gather(*self._closing)
         for post in (*self._posts, *self._retired):
             await post.aclose()
         if self._redis is not None:
@@ -185,8 +195,8 @@ def _slot(way: Way) -> str:
 
 
 def _alike(post: _Post | None, way: Way) -> bool:
-    """Whether what was built serves `way` too: it is the same upstream, but for the key, with the same prompt cache."""
-    if post is None or post.way.prompt_cache != way.prompt_cache:
+    """Whether what was built serves `way` too: it is the same upstream, but for the key."""
+    if post is None:
         return False
     return msgspec.structs.replace(post.way.upstream, key=way.upstream.key) == way.upstream
 
@@ -203,6 +213,8 @@ def _changed(post: _Post, way: Way) -> _Post:
     post.books.prices = way.prices
     if before.limits != way.limits:
         lane.endpoint.change(way.limits)
+    if before.prompt_cache != way.prompt_cache:
+        lane.endpoint.enter_by(post.warmed(way.prompt_cache))
     return post._replace(way=way)
 
 
@@ -232,7 +244,7 @@ def assemble(  # noqa: PLR0913 (the one place where everything meets)
         sharing = None
         if redis is not None:
             sharing = Sharing(redis, way.limits.whole, way.upstream, clock=clock, observer=observer)
-        return _Post(way, _lane(way, transport, books, guard, rng, sharing), transport, books, sharing)
+        return _lane(way, transport, books, guard, rng, sharing)
 
     def around(posts: Sequence[_Post], choice: _Choice) -> Endpoint:
         lanes, thrift = [post.lane for post in posts], choice.thrift
@@ -241,8 +253,7 @@ def assemble(  # noqa: PLR0913 (the one place where everything meets)
         routed.lanes, routed.rules, routed.split = lanes, choice.rules, choice.split
         alone = len(lanes) == 1 and not choice.rules and lanes[0].models is None and choice.split is None
         (hedging or retrying).inner = lanes[0].endpoint if alone else routed
-        if hedging is not None:
-            hedging.worst = partial(_worst, [post.way for post in posts], clock)
+        in_use[:] = [post.way for post in posts]
         retrying.rules = RetryRules(max_wait=max((post.way.limits.max_wait for post in posts), default=0.0))
         outermost_first: list[Wrap] = [
             lambda inner: Deadlined(inner, clock),
@@ -258,17 +269,22 @@ def assemble(  # noqa: PLR0913 (the one place where everything meets)
     guard = Guard(patience, clock=clock, observer=observer)
     routed = Routed((), rules, clock=clock, observer=observer)
     name = ways[0].upstream.name if len(ways) == 1 else ""
-    hedging = None if hedge is None else Hedging(routed, hedge, accounts=accounts, clock=clock, observer=observer)
+    in_use: list[Way] = []
+    worst = partial(_worst, in_use, clock)
+    hedging = None
+    if hedge is not None:
+        hedging = Hedging(routed, hedge, worst=worst, accounts=accounts, clock=clock, observer=observer)
     retrying = Retrying(hedging or routed, RetryRules(), clock=clock, rng=rng, upstream=name, observer=observer)
     reusing = Reusing(retrying, reuse, clock=clock, observer=observer)
     posts, choice = [build(way) for way in ways], _Choice(rules, thrift)
     return Gateway(posts, around(posts, choice), accounts, build, choice, around, redis)
 
 
-def _lane(way: Way, transport: Transport, books: Books, guard: Guard, rng: Random, sharing: Sharing | None) -> Lane:
+def _lane(way: Way, transport: Transport, books: Books, guard: Guard, rng: Random, sharing: Sharing | None) -> _Post:
     """The part of the onion that each upstream and key has for itself."""
     name, clock, observer = way.upstream.name, guard.clock, guard.observer
     outermost_first: list[Wrap] = [
+        *([lambda inner: RoleBudgeted(inner, books, clock)] if books.accounts.roles else []),
         lambda inner: Metered(inner, books, clock=clock, upstream=name, observer=observer, key=_slot(way)),
         Spelled,
     ]
@@ -281,12 +297,14 @@ def _lane(way: Way, transport: Transport, books: Books, guard: Guard, rng: Rando
         observer=observer,
         sharing=sharing,
     )
-    endpoint: Limited | Warmed = limited
-    if way.prompt_cache is not None:
-        endpoint = Warmed(limited, way.prompt_cache, clock=clock, upstream=name, observer=observer)
+
+    def warmed(wanted: PromptCache | None) -> Limited | Warmed:
+        return limited if wanted is None else Warmed(limited, wanted, clock=clock, upstream=name, observer=observer)
+
     place = msgspec.structs.replace(way.upstream, key=None)
-    guarded = Guarded(endpoint, guard, upstream=name, lane=way.name, place=place)
-    return Lane(guarded, id=way.name, upstream=name, models=way.models, tier=way.tier, weight=way.weight)
+    guarded = Guarded(warmed(way.prompt_cache), guard, upstream=name, lane=way.name, place=place)
+    lane = Lane(guarded, id=way.name, upstream=name, models=way.models, tier=way.tier, weight=way.weight)
+    return _Post(way, lane, warmed, transport, books, sharing)
 
 
 def _worst(ways: Sequence[Way], clock: Clock, request: ChatRequest) -> int | None:

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple
 
-from siafu.errors import ModelError
+from siafu.errors import DeadlineReached, ModelError, Outage, SiafuError
 from siafu.observe.calls import CallContext
 from siafu.observe.events import Observer, Waited
 from siafu.pace.breaker import Breaker, Pattern
@@ -26,7 +26,8 @@ class Sign(NamedTuple):
 
 class Gate:
     """One breaker and who waits for it. sent_at: when the call left that failed first. `patience`: seconds from now
-    after which nobody waits any more. `error`: the last failure; `failed_at`: when it was counted.
+    after which nobody waits any more. `ends_run`: then they fail with an Outage. `error`: the last failure;
+    `failed_at`: when it was counted. `common`: calls of several tasks have failed.
     """
 
     def __init__(
@@ -38,6 +39,8 @@ class Gate:
         self.error = ModelError("")
         self.failed_at = -math.inf
         self.patience = patience
+        self.ends_run = self.common = False
+        self._first: tuple[str, str] | None = None  # the task that failed first
         self._longest = pattern.longest
         self._clock = clock
         self._observer = observer
@@ -51,23 +54,29 @@ class Gate:
         """Calls that wait for it."""
         return self._held
 
-    def holds(self, now: float, deadline: float | None = None) -> bool:
+    def failed(self, error: ModelError, now: float, context: CallContext) -> None:
+        """Remember a failure."""
+        task = context.run, context.task
+        self.error, self.failed_at, self._first = error, now, self._first or task
+        self.common = self.common or task != self._first
+
+    def holds(self, now: float, deadline: float = math.inf) -> bool:
         """Whether a call had better wait for it: it is not closed, and somebody will try it in time."""
         tried_at = now + self.breaker.ready(now)
-        in_time = tried_at < self.breaker.began + self.patience and (deadline is None or tried_at < deadline)
-        return in_time and self.breaker.state != "closed"
+        return self.breaker.state != "closed" and tried_at < min(self.breaker.began + self.patience, deadline)
 
     async def enter(self, context: CallContext) -> float:
         """Returns when a call may leave; what the breaker's `ended` needs.
 
-        Raises: ModelError, as the last call did, when it had better not wait.
+        Raises, when it had better not wait: DeadlineReached, when its own time is too short; else Outage, or ModelError
+        as the last call did.
         """
         now = self._clock.now()
         if not self._held and now - self.failed_at > max(self.patience, self._longest):
             self.breaker.unheard(now)
         if self.breaker.state == "closed" or (not self._held and self.breaker.ready(now) == 0.0):
             return self.breaker.take(now)
-        if not self.holds(now, context.deadline):
+        if not self.holds(now, _end(context)):
             raise self._unsent(now)
         future: asyncio.Future[float] = asyncio.get_running_loop().create_future()
         since = now if context.since is None else context.since
@@ -128,9 +137,9 @@ class Gate:
 
     def _drop_hopeless(self, now: float) -> None:
         """Let those fail that had better not wait any longer."""
-        self._turn_away(lambda context: None if self.holds(now, context.deadline) else self._unsent(now))
+        self._turn_away(lambda context: None if self.holds(now, _end(context)) else self._unsent(now))
 
-    def _turn_away(self, error: Callable[[CallContext], ModelError | None]) -> None:
+    def _turn_away(self, error: Callable[[CallContext], SiafuError | None]) -> None:
         """Let those fail for whom there is an error."""
         waiting, self._waiting = self._waiting, []
         for each in waiting:
@@ -141,12 +150,31 @@ class Gate:
             else:
                 each[2].set_exception(found)
 
-    def _unsent(self, now: float) -> ModelError:
-        """The error of a call that is not sent: that of the last one, in its words."""
+    def _unsent(self, now: float) -> SiafuError:
+        """The error of a call that is not sent, in the words of the last one that was."""
         last, failing = self.error, now - self.breaker.began
+        why = f"{self.sign.lane} has failed for {failing:,.0f} s: {last.message}"
+        if self.holds(now):
+            return DeadlineReached(f"not sent, as its deadline comes before the next try: {why}")
+        if self.ends_run:
+            never = f"{self.sign.lane} has not answered since this run began: {last.message}"
+            outage = Outage(why if self.patience else never, status=last.status, attempts=0)
+            outage.lasts = True
+            return outage
         error = type(last).__new__(type(last))
         vars(error).update(
-            vars(last), attempts=0, wait=self.breaker.ready(now) or None, tried=None, held=False, sent_at=None
+            vars(last),
+            attempts=0,
+            wait=self.breaker.ready(now) or None,
+            tried=None,
+            held=False,
+            late=False,
+            common=False,
+            sent_at=None,
         )
-        error.args = (f"not sent, as {self.sign.lane} has failed for {failing:,.0f} s: {last.message}",)
+        error.args = (f"not sent, as {why}",)
         return error
+
+
+def _end(context: CallContext) -> float:
+    return math.inf if context.deadline is None else context.deadline

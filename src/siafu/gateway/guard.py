@@ -2,7 +2,7 @@
 
 While one is open, calls wait in front of it, out of every limit, and now and then one of them leaves as a probe. They
 wait no longer than `Patience` says, and not at all when it could not help: for an upstream when none has ever answered,
-or when their deadline comes before the next probe. Then they fail with what the last call failed with.
+or when their own deadline comes before the next probe. Then they fail as `Gate.enter` says.
 
 What counts: 5xx, timeouts, broken answers and lost connections; overload, when nothing else is under way there (else it
 is full, which is the limiter's matter). What does not: errors of the client (4xx), rate limits, our own refusals,
@@ -36,12 +36,14 @@ FAULTS = Pattern()
 
 
 class Patience(msgspec.Struct, frozen=True, kw_only=True):
-    """How long calls wait, in seconds since it began; 0 = not at all. outage: for an upstream that fails, once
-    any has answered. quota: for credit. probe: until a key without credit is asked again; where calls wait for it
-    doubled each time, up to ten times as long.
+    """How long calls wait, in seconds since it began; 0 = not at all. outage: for an upstream that fails, once any has
+    answered. ends_run: what fails there, or is not sent, when others fail too is an Outage, which leaves it to a later
+    run. quota: for credit. probe: until a key without credit is asked again; where calls wait for it doubled each
+    time, up to ten times as long.
     """
 
     outage: float = 0.0
+    ends_run: bool = False
     quota: float = 0.0
     probe: float = 30.0
 
@@ -173,6 +175,16 @@ class Guarded:
         """As `Limited.change`."""
         self._inner.change(limits)
 
+    def when_idle(self, told: Callable[[], None]) -> None:
+        """As `Limited.when_idle`."""
+        self._inner.when_idle(told)
+
+    def enter_by(self, inner: Limited | Warmed) -> None:
+        """From now on calls go on to `inner`, which leads to the same limits as the one before."""
+        before, self._inner = self._inner, inner
+        if isinstance(before, Warmed):
+            before.let_go()
+
     def turn_away(self, error: Callable[[], ModelError]) -> None:
         """Let all who wait here fail with an error of their own each; what is under way goes on."""
         self._inner.turn_away(error)
@@ -234,7 +246,7 @@ class Guarded:
         left_alone = gate.breaker.failed(sent_at, now, under_way=under_way, certain=certain, least=least)
         if unsure and left_alone:
             error = used_up(error, f"{gate.breaker.failures} times in a row")
-        gate.failed_at, gate.error = now, error
+        gate.failed(error, now, context)
         if left_alone and was != "open":
             for lane in lanes:
                 lane._inner.turn_away(lambda: again(f"{gate.sign.lane} is left alone for now: {error.message}"))
@@ -245,7 +257,9 @@ class Guarded:
             gate.review(context.run)
             if len(self._guard.lanes) > 1:  # another may be tried sooner
                 gate.release(lambda: again(f"{gate.sign.lane} is left alone for now: {error.message}"))
-        error.held = gate.holds(now, context.deadline)
+        error.held = gate.holds(now, math.inf if context.deadline is None else context.deadline)
+        error.late = gate.holds(now) and not error.held
+        error.common = gate.ends_run and gate.common and gate.breaker.state == "open"
         return error
 
     def _credit_gate(self, sent_at: float) -> Gate:
@@ -261,5 +275,5 @@ class Guarded:
             if len(gates) >= MOST_MODELS:
                 gates.pop(next(iter(gates))).release(lambda: again("too many models fail at once"))  # the oldest
             gates[model] = self._guard.gate(FAULTS, sent_at, patience, Sign(self._upstream, model, "outage"))
-        gates[model].patience = patience
+        gates[model].patience, gates[model].ends_run = patience, self._guard.patience.ends_run
         return gates[model]

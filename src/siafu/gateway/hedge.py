@@ -16,7 +16,7 @@ from decimal import Decimal
 
 import msgspec
 
-from siafu.errors import ModelError, SiafuError
+from siafu.errors import ModelError, Overloaded, SiafuError
 from siafu.gateway.accounts import Accounts
 from siafu.gateway.chat import ChatRequest
 from siafu.gateway.endpoint import Endpoint, Reply
@@ -62,23 +62,21 @@ class Times:
 
 
 class Hedging:
-    """The wrapper that asks twice. worst: the largest possible cost of a request in pico-dollars, None = no price; it
-    may be replaced, as prices change.
-    """
+    """The wrapper that asks twice. worst: the largest possible cost of a request in pico-dollars, None = no price."""
 
     def __init__(
         self,
         inner: Endpoint,
         hedge: Hedge,
         *,
-        worst: Callable[[ChatRequest], int | None] = lambda request: None,
+        worst: Callable[[ChatRequest], int | None],
         accounts: Accounts,
         clock: Clock,
         observer: Observer,
     ) -> None:
         self.inner = inner  # may be replaced, as that of `Retrying`
         self._hedge = hedge
-        self.worst = worst
+        self._worst = worst
         self._accounts = accounts
         self._clock = clock
         self._observer = observer
@@ -112,7 +110,7 @@ class Hedging:
                 spare = Heat(spare=True)
                 tried = context.tried if heat.tried is None else (*context.tried, heat.tried)
                 again = msgspec.structs.replace(context, heat=spare, attempts=context.attempts + 1, tried=tried)
-                heats[asyncio.create_task(self.inner.open(request, again))] = spare
+                heats[asyncio.create_task(self._second(request, again, amount))] = spare
             winner = await _winner(heats)
             return winner.result()
         finally:
@@ -129,6 +127,12 @@ class Hedging:
                 for task in heats:
                     if task is not winner and not task.cancelled() and task.exception() is None:
                         await task.result().aclose()  # it came in the same moment
+
+    async def _second(self, request: ChatRequest, context: CallContext, amount: int) -> Reply:
+        """Ask now or not at all. From here to the reservation nothing is awaited that waits, so the room stays."""
+        if not self._accounts.room(context.run, amount, task=context.task, agent=context.agent, role=context.role):
+            raise Overloaded("there is no room in a budget for a second request", attempts=0)
+        return await self.inner.open(request, context)
 
     async def _until_slow(self, first: asyncio.Task[Reply], heat: Heat, slow: float) -> None:
         """Wait until `first` is done, or has been under way for `slow` seconds."""
@@ -147,9 +151,9 @@ class Hedging:
         share, run = self._hedge.share, context.run
         if times.hedged + 1 > share * times.calls:
             return None
-        if self._accounts.pressed(run, self._hedge.soft, task=context.task, agent=context.agent):
+        if self._accounts.pressed(run, self._hedge.soft, task=context.task, agent=context.agent, role=context.role):
             return None
-        amount, account = self.worst(request), self._accounts.of(run)
+        amount, account = self._worst(request), self._accounts.of(run)
         if amount is not None and account.hedged + self._at_stake + amount > share * account.spent:
             return None
         return amount or 0

@@ -141,10 +141,21 @@ class Limited:
         self._waiting: dict[int, int] = {}  # priority -> waiters
         self._driver: asyncio.Task[None] | None = None
         self._wake_at = math.inf
+        self._when_idle: Callable[[], None] | None = None
 
     @property
     def in_flight(self) -> int:
         return self._admission.in_flight
+
+    def when_idle(self, told: Callable[[], None]) -> None:
+        """Call `told` once, as soon as no call is under way, and now when none is."""
+        self._when_idle = told
+        self._see_idle()
+
+    def _see_idle(self) -> None:
+        if self._when_idle is not None and not self.in_flight:
+            told, self._when_idle = self._when_idle, None
+            told()
 
     @property
     def waiting(self) -> int:
@@ -228,6 +239,7 @@ class Limited:
             if waiter.permit is not None:  # admitted and cancelled in the same moment: nothing was sent
                 self._admission.undo(waiter.permit, self._clock.now())
                 self._dispatch()
+                self._see_idle()
             if self._queue.held > 2 * sum(self._waiting.values()) + 64:  # mostly waiters that were cancelled
                 self._queue.prune()
             raise
@@ -311,6 +323,7 @@ class Limited:
             if pause > self._limits.max_wait:
                 self.turn_away(lambda: self._too_long(pause))
         self._dispatch()
+        self._see_idle()
 
     def _used(self, request: ChatRequest, end: End) -> int | None:
         """The tokens of a call that ended, None = unknown. Learns from it what such calls use."""

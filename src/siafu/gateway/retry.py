@@ -13,7 +13,17 @@ from typing import Literal
 
 import msgspec
 
-from siafu.errors import CallTimeout, ModelError, Overloaded, QuotaExhausted, RateLimited, UpstreamFault
+from siafu.errors import (
+    CallTimeout,
+    DeadlineReached,
+    ModelError,
+    Outage,
+    Overloaded,
+    QuotaExhausted,
+    RateLimited,
+    SiafuError,
+    UpstreamFault,
+)
 from siafu.gateway.chat import ChatRequest
 from siafu.gateway.classify import ambiguous_quota
 from siafu.gateway.endpoint import Endpoint, Reply
@@ -125,7 +135,7 @@ class Retrying:
                 wait = progress.next_wait(error, self.rules, now, self._rng)
                 if wait is None or not self._may_repeat(error, context, now + wait):
                     error.attempts = sent - first
-                    last = self._last_word(error, progress)
+                    last = self._last_word(error, progress, sent - first)
                     if last is error:
                         raise
                     raise last from error
@@ -147,8 +157,16 @@ class Retrying:
         paid = self._allowance.spend()  # also by who need not pay, so that those who must see what has been repeated
         return paid or error.elsewhere or error.held
 
-    def _last_word(self, error: ModelError, progress: Progress) -> ModelError:
-        """The error to raise: a refusal that kept naming a quota is told as one."""
+    def _last_word(self, error: ModelError, progress: Progress, attempts: int) -> SiafuError:
+        """The error to raise. A refusal that kept naming a quota is told as one. The last attempt of a step, when
+        others fail there too, is an outage. Who has no time to wait for credit, as others do, ran out of time.
+        """
+        if isinstance(error, QuotaExhausted) and error.late:
+            return DeadlineReached(f"the deadline of this call comes before the next look: {error.message}")
+        if error.common and not error.elsewhere:
+            outage = Outage(f"{error.message} (other calls there fail too)", status=error.status, attempts=attempts)
+            outage.lasts = not error.held and not error.late
+            return outage
         if progress.unsure < self.rules.quota_tries or not ambiguous_quota(error.provider_code):
             return error
         return used_up(error, f"{progress.unsure} times")

@@ -113,23 +113,26 @@ class Slice:
         return loan
 
     def _reached(self, left: int, amount: int) -> BudgetReached:
-        limit = self._budget.limit
+        limit, role = self._budget.limit, self._budget.role
+        whose, place = ("", "[budgets] day") if role is None else (f" for the role {role}", "[budgets] roles")
         return BudgetReached(
-            f"the budget of {show_usd(limit)} a day, for all processes together, is reached: "
+            f"the budget of {show_usd(limit)} a day{whose}, for all processes together, is reached: "
             f"{show_usd(limit - left)} are spent today and the next call could cost {show_usd(amount)}; raise it "
-            f"([budgets] day) to at least {show_least(limit - left + amount)}, or go on tomorrow (UTC)",
-            budget="day",
+            f"({place}) to at least {show_least(limit - left + amount)}, or go on tomorrow (UTC)",
+            budget="day" if role is None else "role",
             needs_pico=amount,
         )
 
 
 class Daily:
-    """The slices of this process in the budgets of the days on which it works (UTC); `today` is for `Accounts`.
+    """The slices of this process in the budgets of the days on which it works (UTC); `today` is for `Accounts`. role:
+    whose budgets these are; None = everybody's.
 
     Keep `run` running while calls are made, and call `release` after the last.
     """
 
-    def __init__(self, limit: int, lender: Lender, clock: Clock) -> None:
+    def __init__(self, limit: int, lender: Lender, clock: Clock, role: str | None = None) -> None:
+        self._role = role
         self._limit = limit
         self._lender = lender
         self._clock = clock
@@ -141,7 +144,7 @@ class Daily:
         since = _midnight(wall)
         found = self._slices.get(since)
         if found is None:
-            budget = day_budget(wall, self._limit)
+            budget = day_budget(wall, self._limit, self._role)
             found = self._slices[since] = Slice(budget, self._lender, self._clock)
         return found.account
 
@@ -169,10 +172,11 @@ class Daily:
             await each.renew(release=True)
 
 
-def day_budget(wall: float, limit: int) -> Budget:
+def day_budget(wall: float, limit: int, role: str | None = None) -> Budget:
     """The budget of the day (UTC) in which `wall` lies."""
     since, day = _midnight(wall), datetime.fromtimestamp(wall, UTC).date()
-    return Budget(name=f"day {day.isoformat()}", limit=limit, since=since, until=since + DAY)
+    name = f"day {day.isoformat()}" + ("" if role is None else f" role {role}")
+    return Budget(name=name, limit=limit, since=since, until=since + DAY, role=role)
 
 
 def _midnight(wall: float) -> float:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 
 from siafu.errors import CallTimeout, DeadlineReached, Overloaded, RateLimited
 from siafu.gateway.verdict import slot_of
-from siafu.observe.events import AttemptEnded, Event
+from siafu.observe.events import AttemptEnded, Event, Hedged
 from siafu.store.canary_records import Numbers, Side
+from siafu.store.records import HEDGE_LOST
 
 MOST_TASKS = 10_000  # remembered, so that a task of several calls counts once
 LIMITED = (RateLimited.code, Overloaded.code)
@@ -29,14 +31,20 @@ class _Count:
 
 class Tally:
     """An observer. By canary and side; a call of the new side that fell back to the old one adds to what the new side's
-    tasks cost, and to nothing else.
+    tasks cost, and to nothing else. A slow one that was given up, as a second request was quicker, counts as an answer
+    that took as long as it was waited for: else the slowest would be missing.
     """
 
     def __init__(self) -> None:
         self._counts: dict[tuple[int, Side], _Count] = {}
         self._tasks: dict[tuple[int, Side, str, str], int] = {}  # what each has cost so far, the oldest first
+        self._slow: dict[tuple[str, str], float] = {}  # by run and task: when a second request left, the oldest first
 
     def __call__(self, event: Event, /) -> None:
+        if isinstance(event, Hedged):
+            self._slow[event.run, event.task] = event.seconds
+            if len(self._slow) > MOST_TASKS:
+                del self._slow[next(iter(self._slow))]
         if not isinstance(event, AttemptEnded) or not event.bucket:
             return
         id, _, bucket = event.bucket.partition("/")
@@ -45,7 +53,8 @@ class Tally:
         self._charge(count, (canary, side, event.run, event.task), event.usd_pico)
         if bucket == "fallback":
             return
-        if event.outcome == "ok":
+        lost = event.code == HEDGE_LOST and event.seconds >= self._slow.pop((event.run, event.task), math.inf)
+        if event.outcome == "ok" or lost:
             count.calls, count.ok = count.calls + 1, count.ok + 1
             count.slots[slot_of(event.seconds)] += 1
         elif event.code in LIMITED:

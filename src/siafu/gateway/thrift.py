@@ -39,7 +39,7 @@ class Thrifty:
         asked = request.model
         instead = self._thrift.cheaper.get(asked)
         if instead is None or not self._accounts.pressed(
-            context.run, self._thrift.soft, task=context.task, agent=context.agent
+            context.run, self._thrift.soft, task=context.task, agent=context.agent, role=context.role
         ):
             return await self._inner.open(request, context)
         if (context.run, asked) not in self._told:

@@ -7,6 +7,7 @@ at a time is allowed.
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from collections.abc import Callable
 
@@ -52,6 +53,15 @@ class Warmed:
     def change(self, limits: Limits) -> None:
         """As `Limited.change`."""
         self._inner.change(limits)
+
+    def when_idle(self, told: Callable[[], None]) -> None:
+        """As `Limited.when_idle`."""
+        self._inner.when_idle(told)
+
+    def let_go(self) -> None:
+        """Let all go on who wait for the first."""
+        for lead in self._leads.values():
+            lead.warm(-math.inf)
 
     def turn_away(self, error: Callable[[], ModelError]) -> None:
         """As `Limited.turn_away`, also those who wait for the first."""

@@ -14,12 +14,15 @@ requests leave one by one, along one of three curves:
   faster (after CUBIC, RFC 9438). So a limit that stays is touched about once in `PROBE` requests, and a higher one is
   found all the same. A first refusal below the limit may be chance; a second one soon after it is a lower limit.
 
+Refusals that come as often at a slow pace as at one three times as fast do not depend on it: the pace then rises on.
+
 At the configured rate, or a pace that is no limit any more, the learned pace is forgotten.
 """
 
 from __future__ import annotations
 
 import math
+from collections import deque
 from random import Random
 
 from siafu.pace.backoff import full_jitter
@@ -37,6 +40,10 @@ SEARCH = 0.2  # how much faster in a second while the limit is searched for, at 
 STEP = 0.02  # the same in one request
 IDLE = 1.0  # seconds without an answer after which a pace rises no more: it is not tried
 SOON = 25  # requests
+GAPS = 8  # refusals that are compared
+APART = 3.0  # how far apart their paces are
+ALIKE = 1.5  # how much rarer they are at the slow half of the paces, at most
+SELDOM = 8  # requests a refusal, on average
 ENOUGH = 5  # requests that pass before a refused one if the pace is about right
 
 Grant = tuple[tuple[float, float] | None, tuple[float, float] | None]
@@ -61,6 +68,7 @@ class Throttle:
         self._event_at = -math.inf
         self._streak = 0
         self._doubted = False  # there was a refusal of late that may have been chance
+        self._gaps = deque[tuple[float, int]](maxlen=GAPS)  # the pace at refusals, and requests since the one before
         self._sent, self._first = 0, list[float]()  # requests since the last refusal, and when the first of them left
 
     def ready(self, now: float) -> float:
@@ -125,6 +133,8 @@ class Throttle:
             return
         passed = max(0, sum(left <= sent_at for left in self._first) - 1)
         through = (self._sent - 1) / max(now - self._event_at, EPSILON)
+        if self._pace is not None:
+            self._gaps.append((self._learned, self._sent))
         self._event_at, self._sent = now, 0
         self._first.clear()
         self._streak = 1 if passed else self._streak + 1
@@ -140,6 +150,9 @@ class Throttle:
         early = known and self._learned < 0.99 * self._limit
         if self._pace is None:
             self._limit, self._doubling, self._former, self._learned = math.inf, True, math.inf, START
+        elif passed and self._by_chance():
+            self._limit, self._doubling = math.inf, False
+            return
         elif not passed:  # nothing is accepted at all, which tells nothing of the limit
             if not self._doubling:
                 self._former, self._doubling = self._learned, True
@@ -158,6 +171,17 @@ class Throttle:
         self._learned = max(FLOOR, min(self._learned, self.rate or math.inf))
         self._pace = Bucket(self._learned, start=self.paused_until)
         self._grown_at = self._curve_from = self.paused_until
+
+    def _by_chance(self) -> bool:
+        """Whether the last refusals came as seldom at the fastest paces as at the slowest: then it is not the pace that
+        is refused.
+        """
+        if len(self._gaps) < GAPS:
+            return False
+        ordered = sorted(self._gaps)
+        slow, fast = (sum(sent for _, sent in half) for half in (ordered[: GAPS // 2], ordered[GAPS // 2 :]))
+        apart = ordered[-1][0] >= APART * ordered[0][0]
+        return apart and slow + fast >= SELDOM * GAPS and slow <= ALIKE * fast
 
     def _pause(self, until: float) -> None:
         if until > self.paused_until:

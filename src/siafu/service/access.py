@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 import logging
 from collections import OrderedDict, deque
@@ -15,6 +16,7 @@ from siafu.errors import StoreError
 from siafu.pace.bucket import Bucket
 from siafu.pace.clock import Clock
 from siafu.service.refusals import Refused
+from siafu.service.together import Together
 from siafu.store.client_keys import ClientKey, ClientKeys, hash_of
 
 WATCH_SECONDS = 0.5  # a revoked key is refused within this and the time a query takes
@@ -70,28 +72,49 @@ class Minute:
 
 
 class Holder:
-    """What a key does at the moment."""
+    """What a key does at the moment. together: at other servers too; None = nobody knows."""
 
-    def __init__(self, key: ClientKey) -> None:
+    def __init__(self, key: ClientKey, together: Together | None = None) -> None:
         self.key = key
-        self._running = 0
+        self.running = 0
+        self._together = together
         self._minute = None if key.terms.rpm is None else Minute(key.terms.rpm)
 
     @contextmanager
     def request(self, now: float) -> Iterator[None]:
         """A request runs. Raises: Refused when the key may not have another one now."""
         terms = self.key.terms
-        if terms.concurrency is not None and self._running >= terms.concurrency:
+        if terms.concurrency is not None and self.running >= terms.concurrency:
             message = f"this key may have {terms.concurrency} requests at once, and has"
             raise Refused(429, message, code="rate_limit_exceeded", wait=1.0)
-        if self._minute is not None and (wait := self._minute.take(now)):
-            message = f"this key may make {terms.rpm} requests a minute, and has; again in {wait:,.1f} s"
-            raise Refused(429, message, code="rate_limit_exceeded", wait=wait)
-        self._running += 1
+        if self._together is None:
+            self._count(now)
+        self.running += 1
         try:
             yield
         finally:
-            self._running -= 1
+            self.running -= 1
+            if self._together is not None and self.limited:
+                self._together.ended(self.key, lambda: self.running)
+
+    async def join(self, now: float) -> None:
+        """The same at all servers together, for a request that runs. Raises: Refused."""
+        if self._together is not None and self.limited and not await self._together.begin(self.key, self.running):
+            self._count(now)
+
+    async def hold(self) -> None:
+        """Tell other servers again of what runs."""
+        if self._together is not None and self.running and self.limited:
+            await self._together.hold(self.key, lambda: self.running)
+
+    @property
+    def limited(self) -> bool:
+        return self.key.terms.concurrency is not None or self._minute is not None
+
+    def _count(self, now: float) -> None:
+        if self._minute is not None and (wait := self._minute.take(now)):
+            message = f"this key may make {self.key.terms.rpm} requests a minute, and has; again in {wait:,.1f} s"
+            raise Refused(429, message, code="rate_limit_exceeded", wait=wait)
 
 
 class KeyRing:
@@ -99,8 +122,11 @@ class KeyRing:
     key until one was created, even if it was revoked since.
     """
 
-    def __init__(self, keys: ClientKeys, clock: Clock, *, open_until_first: bool) -> None:
+    def __init__(
+        self, keys: ClientKeys, clock: Clock, *, open_until_first: bool, together: Together | None = None
+    ) -> None:
         self._keys = keys
+        self._together = together
         self._clock = clock
         self._open_until_first = open_until_first
         self._edition = (-1, -1)
@@ -114,7 +140,7 @@ class KeyRing:
             before = self._holders
             found = {}
             for key in await self._keys.all():
-                holder = before.get(key.hash) or Holder(key)
+                holder = before.get(key.hash) or Holder(key, self._together)
                 holder.key = key
                 found[key.hash] = holder
             self._holders, self._edition = found, edition
@@ -124,6 +150,7 @@ class KeyRing:
         failed = False
         while True:
             await self._clock.sleep(WATCH_SECONDS)
+            await asyncio.gather(*(holder.hold() for holder in self._holders.values()))
             try:
                 await self.refresh()
                 failed = False
@@ -137,6 +164,11 @@ class KeyRing:
         now = self._clock.wall()
         keys = (holder.key for holder in self._holders.values())
         return next((key for key in keys if key.id == id and key.state(now) == "active"), None)
+
+    @property
+    def limited(self) -> bool:
+        """Whether any key has limits of its own."""
+        return any(holder.limited for holder in self._holders.values())
 
     @property
     def active(self) -> int:

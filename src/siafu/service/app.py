@@ -127,8 +127,10 @@ class App:
         route, id, methods = stored.find(method, path)
         if route is None or self._parts.batches is None:
             raise not_here(method, path, {**ROUTES, path: methods} if methods else ROUTES)
-        counted = nullcontext() if holder is None or method != "POST" else holder.request(x.arrived)
-        with self._place(x, x.id, stored.HELD), counted:
+        counted = None if method != "POST" else holder
+        with self._place(x, x.id, stored.HELD), nullcontext() if counted is None else counted.request(x.arrived):
+            if counted is not None:
+                await counted.join(x.arrived)
             await route.handle(x, self._parts.batches, "" if holder is None else holder.key.id, id)
 
     def _check_browser(self, host: str, origin: str) -> None:
@@ -150,6 +152,8 @@ class App:
         key = None if holder is None else holder.key
         task = task_name(key, x.id)
         with self._place(x, task), nullcontext() if holder is None else holder.request(x.arrived):
+            if holder is not None:
+                await holder.join(x.arrived)
             self._arriving.begin(x.id, x)
             asked = read_request(await x.body())
             self._arriving.end(x.id)

@@ -36,12 +36,15 @@ MIGRATIONS = (
 
 
 class Budget(msgspec.Struct, frozen=True, kw_only=True):
-    """In pico-dollars, for attempts sent from `since` until before `until` (seconds since 1970)."""
+    """In pico-dollars, for attempts sent from `since` until before `until` (seconds since 1970). role: only of this
+    role's agents; None = of all.
+    """
 
     name: str
     limit: int
     since: float
     until: float
+    role: str | None = None
 
 
 class Loan(msgspec.Struct, frozen=True, kw_only=True):
@@ -165,8 +168,8 @@ def spent_by(holder: str, journal: str, budget: Budget) -> int | None:
     try:
         (spent,) = db.execute(
             "SELECT COALESCE(SUM(COALESCE(usd_pico, reserved_pico)), 0) FROM attempt"
-            " WHERE attempt >= ? AND attempt < ? AND opened_at >= ? AND opened_at < ?",
-            (holder, holder + "~", budget.since, budget.until),
+            " WHERE attempt >= ? AND attempt < ? AND opened_at >= ? AND opened_at < ? AND role = COALESCE(?, role)",
+            (holder, holder + "~", budget.since, budget.until, budget.role),
         ).fetchone()
         return int(spent)
     except sqlite3.Error:

@@ -25,6 +25,16 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     settled: AttemptSettled | None
 
 
+class Failing(msgspec.Struct, frozen=True):
+    """A model of an upstream whose last `calls` failed. since: seconds since 1970; code: of the last one."""
+
+    upstream: str
+    model: str
+    calls: int
+    since: float
+    code: str
+
+
 class Session(msgspec.Struct, frozen=True, kw_only=True):
     """One process that worked on a run. ended_at None: it still works, or it was killed."""
 
@@ -39,6 +49,15 @@ _UPSTREAMS = """
 SELECT upstream, CASE WHEN outcome IS NULL THEN 'open' WHEN outcome = 'ok' OR code = '' THEN outcome ELSE code END,
     COUNT(*)
 FROM attempt WHERE run = ? GROUP BY 1, 2 ORDER BY MIN(id)
+"""
+_FAILING = """
+WITH answered AS (
+    SELECT upstream, model, MAX(opened_at) AS at FROM attempt WHERE run = ? AND outcome = 'ok' GROUP BY 1, 2
+)
+SELECT upstream, model, COUNT(*), MIN(settled_at), code, MAX(settled_at)
+FROM attempt LEFT JOIN answered USING (upstream, model)
+WHERE run = ? AND (outcome = 'failed' OR code = 'call_timeout') AND opened_at > COALESCE(at, 0)
+GROUP BY 1, 2 HAVING COUNT(*) >= 3 ORDER BY 4
 """
 _ITEMS = f"""
 SELECT id, {", ".join(ITEM)} FROM item WHERE run = ? AND id > ? AND status IS NOT NULL ORDER BY id LIMIT {PAGE}
@@ -69,6 +88,11 @@ class Report(JournalFile):
         for upstream, ended, count in self._rows(_UPSTREAMS, self._id(run)):
             found[upstream][ended] = count
         return dict(found)
+
+    def failing(self, run: str) -> list[Failing]:
+        """What has failed three times or more since its last answer; refused calls are none of these."""
+        number = self._id(run)
+        return [Failing(*row[:5]) for row in self._rows(_FAILING, number, number)]
 
     def items(self, run: str) -> Iterator[ItemRecord]:
         """Every result in the order in which the items were first claimed; a page at a time is in memory."""

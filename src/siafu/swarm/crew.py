@@ -18,6 +18,7 @@ from siafu.errors import (
     BudgetReached,
     DeadlineReached,
     NotNow,
+    Outage,
     OutputInvalid,
     StoreError,
     ToolFault,
@@ -32,14 +33,18 @@ from siafu.swarm.work import Job
 
 
 class Pause(msgspec.Struct, frozen=True):
-    """The item met something that every other would meet too; the run starts no more of them. budget, needs_pico: as in
-    BudgetReached.
+    """The item met something that every other would meet too; the run starts no more of them, or, with `item_only`,
+    ends so when all else is done. budget, needs_pico: as in BudgetReached.
     """
 
     code: str
     message: str
     budget: str = ""
     needs_pico: int = 0
+    item_only: bool = False
+
+
+_TOO_SHORT = Pause(DeadlineReached.code, "the time left for the run was too short for some items", item_only=True)
 
 
 class Crew:
@@ -68,12 +73,13 @@ class Crew:
         if isinstance(cause, StoreError):
             raise cause
         if isinstance(cause, PAUSING):
-            reached = (cause.budget, cause.needs_pico) if isinstance(cause, BudgetReached) else ()
-            return Pause(cause.code, cause.message, *reached)
+            budget, needs = (cause.budget, cause.needs_pico) if isinstance(cause, BudgetReached) else ("", 0)
+            item_only = isinstance(cause, Outage) and not cause.lasts
+            return Pause(cause.code, cause.message, budget, needs, item_only)
         if isinstance(cause, KeyboardInterrupt | SystemExit):
             return None  # they end the event loop by themselves
         if isinstance(cause, DeadlineReached) and ends_at is not None and ctx.call.deadline == ends_at:
-            return None  # it was the run's time, not the item's
+            return _TOO_SHORT  # it was the run's time, not the item's
         data = None
         if error is None:
             ctx.report_discarded()

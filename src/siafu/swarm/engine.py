@@ -57,7 +57,7 @@ class Engine:
         self._flying = 0
         self._stopped = ("", "")
         self._budget = ""
-        self._late = False  # an item was left, as the run's time is too short for it
+        self._left: Pause | None = None  # why an item was left while others went on
         self._began = self._ended = 0.0
         self._ends_at: float | None = None
         self._observer_failed = False
@@ -90,6 +90,10 @@ class Engine:
             await put_down({self._main}, 5 * self._options.grace)  # itself it waits for work, then for the reader
         while self._window.take() is not None:
             pass
+
+    def wind_up(self, error: SiafuError) -> None:
+        """Start nothing new; what flies goes on to its end. `error`: why."""
+        self._stop(error.code, error.message)
 
     def drop(self) -> None:
         """Nobody holds the handle any more: end the run. May be called from any thread."""
@@ -127,10 +131,12 @@ class Engine:
             async with asyncio.TaskGroup() as group:
                 self._group = group
                 self._feeders = [reader, group.create_task(self._claim())]
+                if self._stopped[0]:  # before it began
+                    self._stop(*self._stopped)
             if self.error is not None:
                 self._fail(self.error)
-            elif self._late:
-                self._stop("deadline_reached", "the time left for the run was too short for some items")
+            elif self._left is not None:
+                self._stop(self._left.code, self._left.message)
         except asyncio.CancelledError:
             self._stop("closed", "the run was closed before its end")
         except Exception as error:  # noqa: BLE001  handed to whoever iterates
@@ -317,10 +323,11 @@ class Engine:
         if isinstance(result, MapResult):
             self._settle(entry, result)
         else:
-            self._late = self._late or result is None
             self._window.finish(entry.index, None)
             self._ready.set()
-        if isinstance(result, Pause):
+        if isinstance(result, Pause) and result.item_only:
+            self._left = result
+        elif isinstance(result, Pause):
             self._stop(result.code, result.message)
             if result.needs_pico > self._tally.sums["needs_pico"]:
                 self._tally.sums["needs_pico"], self._budget = result.needs_pico, result.budget

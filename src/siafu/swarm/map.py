@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from siafu.agents.task import Surroundings
-from siafu.errors import ConfigError
+from siafu.errors import ConfigError, SiafuError
 from siafu.store.records import RunStore
 from siafu.swarm.engine import Engine
 from siafu.swarm.intake import Source
@@ -88,6 +88,12 @@ class MapRun:
         """Cancel what runs, wait until it has ended (within bounds), and drop results not taken. Idempotent."""
         self._closed = True
         await self._engine.close()
+
+    def wind_up(self, error: SiafuError) -> None:
+        """Begin no more items; results of those that are worked on still come, and then the iteration ends. `error`:
+        why, for the summary.
+        """
+        self._engine.wind_up(error)
 
     @property
     def summary(self) -> MapSummary:

@@ -96,9 +96,9 @@ class MapSummary(msgspec.Struct, frozen=True, kw_only=True):
     discarded: journaled answers that no longer fitted; billed_again_pico: what they had cost the first time.
     in_flight_lost, in_flight_lost_pico: calls under way when the last process ended, and their largest possible cost.
     peak: most items worked on at once. abandoned: pieces of work that did not end when cancelled.
-    stopped: why the run ended early: budget_reached, quota_exhausted, access_refused, unpriced_model,
-    deadline_reached, failed or closed; empty when it did not. stop_message: the same for people.
-    budget: the one that was reached, run or day; empty when none was. needs_pico: what the next call could cost.
+    stopped: why the run ended early: budget_reached, quota_exhausted, outage, access_refused, unpriced_model,
+    deadline_reached, interrupted, failed or closed; empty when it did not. stop_message: the same for people.
+    budget: the one that was reached, run, day or role; empty when none was. needs_pico: what the next call could cost.
     seconds: wall time.
     """
 

@@ -24,11 +24,11 @@ from siafu.apps.filerun.job import FileJob, Task, Watcher
 from siafu.apps.filerun.prepare import Ready
 from siafu.border.canonical import dumps
 from siafu.border.jsonl import JsonlSink
-from siafu.errors import InputError
+from siafu.errors import InputError, Interrupted
 from siafu.pace.clock import Clock
 from siafu.store.records import RunStore
 from siafu.swarm.ending import root_cause
-from siafu.swarm.map import map_items
+from siafu.swarm.map import MapRun, map_items
 from siafu.swarm.options import MapOptions
 from siafu.swarm.results import MapResult, MapSummary
 from siafu.swarm.work import WorkFunction, as_job
@@ -61,8 +61,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def exit_code(self) -> int:
-        """0 all succeeded, or wait with what can be told; what ended it early (3 no money, 2 no access or no price); 1
-        otherwise.
+        """0 all succeeded, or wait with what can be told; what ended it early (3 no money or no answers, 2 no access or
+        no price); 1 otherwise.
         """
         if self.session.stopped:
             return stop_code(self.session.stopped)
@@ -70,14 +70,22 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def stop_code(code: str) -> int:
-    """The exit code of a command that an error with this `code` has ended: 3 no money, 2 no access, 1 otherwise."""
+    """The exit code of a command that an error with this `code` has ended, as in `Outcome.exit_code`."""
     return next((kind.exit_code for kind in PAUSING if kind.code == code), 1)
 
 
-async def run(ready: Ready, around: Surroundings, store: RunStore, options: MapOptions, watch: Watcher) -> Outcome:
+async def run(
+    ready: Ready,
+    around: Surroundings,
+    store: RunStore,
+    options: MapOptions,
+    watch: Watcher,
+    stop: asyncio.Event | None = None,
+) -> Outcome:
     """Do what is left and write its records. Of `options` its name, key, version, retry and change rule are ours.
 
-    Cancelling stops taking lines, awaits what was in flight, and keeps everything; run again, it goes on from there.
+    When `stop` is set no more lines are begun, and those in flight go on to their end. Cancelling stops taking lines,
+    awaits what was in flight, and keeps everything; run again, it goes on from there.
 
     Raises: StoreError, InputError.
     """
@@ -96,14 +104,22 @@ async def run(ready: Ready, around: Surroundings, store: RunStore, options: MapO
         results = map_items(_work(job), lines.todo(), around=around, store=store, options=options)
         try:
             async with results, asyncio.TaskGroup() as group:
-                syncing = group.create_task(lines.keep_synced(around.clock))
+                beside = [group.create_task(lines.keep_synced(around.clock))]
+                if stop is not None:
+                    beside.append(group.create_task(_wind_up(results, stop)))
                 async for result in results:
                     await lines.write(result)
                     watch.ended(result)
-                syncing.cancel()
+                for task in beside:
+                    task.cancel()
         except BaseExceptionGroup as errors:
             raise root_cause(errors) from None
         return lines.outcome(results.summary)
+
+
+async def _wind_up(results: MapRun, stop: asyncio.Event) -> None:
+    await stop.wait()
+    results.wind_up(Interrupted("stopped from outside"))
 
 
 def work_print(job: FileJob) -> str:

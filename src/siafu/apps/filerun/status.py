@@ -12,14 +12,14 @@ from siafu.apps.filerun.place import Place
 from siafu.apps.filerun.prepare import records
 from siafu.border.jsonl import MAX_RECORD, raw_lines
 from siafu.errors import InputError
-from siafu.store.report import Report
+from siafu.store.report import Failing, Report
 from siafu.store.spending import Spending, Sums
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):
     """finished, failed, waiting: ids by their record. bad: lines that could not be used.
     left: ids without a record; None when the input was never accepted. spent: every attempt of all sessions; None
-    without a journal. upstreams: as in `Report.upstreams`.
+    without a journal. upstreams, failing: as in `Report`; what fails is told while something is left.
     """
 
     finished: int
@@ -29,6 +29,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     left: int | None
     spent: Sums | None
     upstreams: dict[str, dict[str, int]]
+    failing: list[Failing]
 
 
 def status(job: FileJob, where: Place) -> Status:
@@ -45,7 +46,8 @@ def status(job: FileJob, where: Place) -> Status:
     if where.index.exists():
         with opened_index(where.index) as index:
             left = max(0, index.lines - counts["finished"] - counts["failed"] - counts["waiting"])
-    return Status(**counts, left=left, spent=spent(where), upstreams=_upstreams(where))
+    upstreams, failing = _upstreams(where)
+    return Status(**counts, left=left, spent=spent(where), upstreams=upstreams, failing=[] if left == 0 else failing)
 
 
 def _kind(record: Written) -> str:
@@ -71,8 +73,10 @@ def spent(where: Place) -> Sums | None:
         return ledger.total(where.run) if where.run in ledger.runs() else None
 
 
-def _upstreams(where: Place) -> dict[str, dict[str, int]]:
+def _upstreams(where: Place) -> tuple[dict[str, dict[str, int]], list[Failing]]:
     if not where.journal.exists():
-        return {}
+        return {}, []
     with Report(where.journal) as report:
-        return report.upstreams(where.run) if where.run in report.runs() else {}
+        if where.run not in report.runs():
+            return {}, []
+        return report.upstreams(where.run), report.failing(where.run)

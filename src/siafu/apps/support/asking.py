@@ -12,7 +12,7 @@ from siafu.apps.filerun.job import Task
 from siafu.apps.support.job import SupportJob
 from siafu.apps.support.requests import Answer, CustomerRequest
 from siafu.border.canonical import dumps
-from siafu.errors import DeadlineReached, SiafuError
+from siafu.errors import DeadlineReached, Outage, SiafuError
 from siafu.queue.worker import Halt, Outcome
 from siafu.store.records import Ledger
 from siafu.store.task_journal import TaskJournal, TaskRun
@@ -64,6 +64,8 @@ class SupportTasks:
 
     def _outcome(self, result: MapResult) -> Outcome:
         code, message = ("", "") if result.error is None else (result.error.code, result.error.message)
+        if code == Outage.code:
+            return Later(code=code, message=message, failed=True)
         if code in _HALTS:
             return Halt(code, message)
         if code == DeadlineReached.code:

@@ -49,7 +49,8 @@ _UNSETTLED = {"reserved", "dispatching", "unknown"}
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
     """seed: of the requests and of the endpoint. rpm: the endpoint's limit, requests a minute. latency: a
-    `siafu sim --latency`. glue: the other program. seconds: the longest each run of a program may take.
+    `siafu sim --latency`. glue: the other program. seconds: the longest each run of a program may take. lease: seconds
+    after which siafu takes up an effect that its killed process had in hand; None = as the shop's rules say.
     """
 
     requests: int = 100
@@ -58,6 +59,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     latency: str = "default"
     glue: Path = GLUE
     seconds: float = 120.0
+    lease: float | None = None
 
 
 class Did(msgspec.Struct, frozen=True, kw_only=True):
@@ -111,7 +113,7 @@ async def show(options: Options, folder: Folder, listen: Listener) -> Outcome:
             glue_did = await _did("glue", folder, cases)
         await endpoint.reset()
         async with _shop("siafu", folder, key) as (shop, _):
-            write_settings(folder, _settings(shop))
+            write_settings(folder, _settings(shop, options.lease))
             siafu = Program(
                 name="siafu",
                 command=[*SIAFU, "support", "run", folder.requests.name, "--out", folder.results.name, "--quiet"],
@@ -163,9 +165,11 @@ async def _shop(program: str, folder: Folder, key: str) -> AsyncIterator[tuple[s
             yield shop, url
 
 
-def _settings(shop: str) -> dict[str, dict[str, object]]:
+def _settings(shop: str, lease: float | None) -> dict[str, dict[str, object]]:
     """siafu's settings; the rules of the shop's tools are those that the shop stands for."""
     rules = {f'tools.effects."{name}"': msgspec.to_builtins(rule) for name, rule in SHOP_RULES.items()}
+    if lease is not None:
+        rules = {name: {**rule, "lease_seconds": lease} for name, rule in rules.items()}
     return {
         "models": {"strong": STRONG, "cheap": CHEAP},
         "limits": {"concurrency": CONCURRENCY},
