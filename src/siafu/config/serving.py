@@ -58,8 +58,8 @@ def _nobody_waits(task: str) -> None:
 class Serving(msgspec.Struct, frozen=True, kw_only=True):
     """The built parts. spent: as in `service.budgets`. models: the upstream's list, as it is asked. support: the swarm,
     or why there is none. identity_key: checks who a customer is. batches: works once it is opened; None = there are
-    neither files nor batches. reload: has the settings read again. redis: where servers share the limits of client keys;
-    None = nowhere.
+    neither files nor batches. reload: has the settings read again. redis: where servers share the limits of client
+    keys; None = nowhere.
     """
 
     clock: Clock
