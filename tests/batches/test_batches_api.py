@@ -395,7 +395,7 @@ async def test_batches_of_an_owner_that_have_not_ended_are_bounded(
         file = await client.file(lines("a"))
         first, _ = [(await client.create(file))[1]["id"] for _ in range(2)]
         status, told = await client.create(file)
-        assert (status, told["error"]["code"]) == (429, "queue_full")
+        assert (status, told["error"]["code"]) == (429, "backlog_full")
         await until(lambda: gate.at_once == 1)
         assert gate.most == 1 and (await client.batch(first))["status"] == "in_progress"
         gate.go.set()

@@ -137,7 +137,7 @@ async def test_who_uploads_too_slowly_or_leaves_leaves_nothing(tmp_path: Path, m
         sending = asyncio.create_task(client.ask("POST", "/v1/files", data=slowly(), **how))
         await until(lambda: len(stored(tmp_path)) == 1)
         status, told = await client.upload(lines("a"))
-        assert (status, told["error"]["code"]) == (429, "queue_full")
+        assert (status, told["error"]["code"]) == (429, "backlog_full")
         assert (await sending)[0] == 408
         assert stored(tmp_path) == []
         monkeypatch.setattr(files, "IDLE_SECONDS", 60.0)

@@ -137,8 +137,10 @@ class App:
             raise Refused(503, "files and batches are not set up here", code="not_set_up", again=False)
         if route.body is not None:
             _check_json(x)
-        counted = nullcontext() if holder is None or route.method != "POST" else holder.request(x.arrived)
-        with self._place(x, x.id, stored.HELD), counted:
+        counted = None if route.method != "POST" else holder
+        with self._place(x, x.id, stored.HELD), nullcontext() if counted is None else counted.request(x.arrived):
+            if counted is not None:
+                await counted.join(x.arrived)
             await stored.HANDLES[route.name](x, desk, "" if holder is None else holder.key.id, id)
 
     def _check_browser(self, host: str, origin: str) -> None:

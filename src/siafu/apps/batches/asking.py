@@ -13,7 +13,7 @@ from typing import Protocol
 import msgspec
 
 from siafu.agents.faults import unasked
-from siafu.errors import ModelError, Paused, RateLimited, RequestRefused, UnpricedModel
+from siafu.errors import ModelError, Outage, Paused, RateLimited, RequestRefused, UnpricedModel
 from siafu.gateway.chat import ChatRequest
 from siafu.gateway.endpoint import Endpoint, Reply
 from siafu.observe.calls import CallContext
@@ -87,7 +87,7 @@ class Asking:
                     raise RequestRefused(error.message, provider_code=error.code, attempts=0) from None
                 except ModelError as error:
                     wait = error.wait or AWAY
-                    if unasked(error) or isinstance(error, RateLimited):
+                    if unasked(error) or isinstance(error, RateLimited | Outage):
                         if self.away is None:
                             log.warning("%s waits: %s", self._batch, error.message)
                         self.away = error.code, error.message

@@ -17,7 +17,7 @@ from siafu.apps.batches.life import House, Life, in_thread
 from siafu.apps.batches.shelf import is_batch_id, is_file_id
 from siafu.apps.batches.turns import Turns
 from siafu.border.text import preview
-from siafu.errors import DiskFull, InputError, QueueFull, StoreError, TooLarge
+from siafu.errors import BacklogFull, DiskFull, InputError, StoreError, TooLarge
 from siafu.store.batch_records import FILE, OPEN, Batch, Purpose, StoredFile, new_id
 from siafu.store.client_keys import KeyTerms
 from siafu.store.crash import crash_point
@@ -166,11 +166,13 @@ class BatchDesk:
 
     @asynccontextmanager
     async def receiving(self, owner: str) -> AsyncIterator[Upload]:
-        """A new file, to be written and kept in the block. Raises: QueueFull when too many come in at once; InputError
-        when there are too many.
+        """A new file, to be written and kept in the block.
+
+        Raises: BacklogFull when too many come in at once; InputError when there are too many.
         """
         if self._uploads[owner] >= MAX_UPLOADS:
-            raise QueueFull(f"{MAX_UPLOADS} files are being uploaded with this client key, as many as may at once")
+            told = f"{MAX_UPLOADS} files are being uploaded with this client key, as many as may at once"
+            raise BacklogFull(told, retry_after=5.0)
         self._uploads[owner] += 1
         try:
             files, size = await self.house.store.held(owner)
@@ -200,7 +202,7 @@ class BatchDesk:
         """Accept a batch: it is on disk, and is worked on from now on. once: a word under which its owner asks again
         for the same; the first batch counts.
 
-        Raises: QueueFull.
+        Raises: BacklogFull.
         """
         return await self._surely(self._create(batch, once))
 
@@ -212,7 +214,8 @@ class BatchDesk:
         house, owner = self.house, batch.owner
         known = [life.batch for life, _ in self._lives.values()]
         if sum(each.owner == owner and each.status in OPEN for each in known) >= MAX_OPEN:
-            raise QueueFull(f"{MAX_OPEN} batches of this client key have not ended, as many as may; try again later")
+            told = f"{MAX_OPEN} batches of this client key have not ended, as many as may; try again later"
+            raise BacklogFull(told, retry_after=60.0)
         file = await self.file(batch.input_file_id, owner)
         if file.purpose != "batch":
             raise InputError(f"{file.id} is the output of a batch, and no input")
