@@ -24,6 +24,7 @@
     │   ├── QuotaExhausted           no credit left; waiting does not help; exit 3
     │   └── UnpricedModel            a USD budget is set and the model has no price; exit 2
     ├── BudgetReached                the next call could exceed the budget of the run, day or role; exit 3
+    ├── Paused                       whoever runs the work wants no further call for now
     ├── ItemBudgetReached            it could exceed the item's or the agent's own; that item fails, others go on
     ├── DeadlineReached              the time given to the item, run or call is over
     ├── NotNow                       it cannot be done now; the item waits, neither finished nor failed
@@ -41,6 +42,7 @@
     ├── OutputInvalid                the answer does not fit the declared schema
     ├── StoreError                   the store cannot be opened or written
     │   ├── StoreBusy                another process holds this journal
+    │   ├── DiskFull                 there is no room; nothing was changed
     │   ├── StoreLocked              another transaction was waited for too long; nothing was changed
     │   ├── Fenced                   this worker no longer holds the task it works on; nothing was changed
     │   └── Conflict                 a constraint of the database forbids the change
@@ -235,6 +237,10 @@ class BudgetReached(SiafuError):
         self.needs_pico = needs_pico
 
 
+class Paused(SiafuError):
+    code = "paused"
+
+
 class ItemBudgetReached(SiafuError):
     code = "item_budget_reached"
 
@@ -319,6 +325,10 @@ class StoreError(SiafuError):
 class StoreBusy(StoreError):
     code = "store_busy"
     exit_code = 2
+
+
+class DiskFull(StoreError):
+    code = "disk_full"
 
 
 class StoreLocked(StoreError):

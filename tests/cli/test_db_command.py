@@ -177,7 +177,8 @@ def test_in_postgresql(
     monkeypatch.setenv("SIAFU_DATABASE_URL", postgres_url)
     assert {each["state"] for each in lines(run, "db", "status")} == {"new"}
     states = {each["name"]: each["state"] for each in lines(run, "db", "upgrade")}
-    assert states.pop("shop") == states.pop("shop's money") == "new" and set(states.values()) == {"current"}
+    on_this_machine = {states.pop(name) for name in ("shop", "shop's money", "batches")}
+    assert on_this_machine == {"new"} and set(states.values()) == {"current"}
     assert run("submit", "support", "a.jsonl")[0] == 0
     before = lines(run, "tasks", "list")
     (written,) = lines(run, "db", "backup", "사본")
@@ -220,11 +221,14 @@ def test_no_password_is_told_or_stands_on_a_command_line(
 async def test_every_schema_that_the_program_makes_is_known_here(tmp_path: Path) -> None:
     """The catalogue is complete: whatever opens a database of ours is in it."""
     from siafu.apps.support.shop.database import ShopDatabase  # noqa: PLC0415
+    from siafu.config.batches import batch_desk  # noqa: PLC0415
     from siafu.config.canary import canaries  # noqa: PLC0415
     from siafu.config.client_keys import client_keys  # noqa: PLC0415
     from siafu.config.effects import open_effects  # noqa: PLC0415
     from siafu.config.tasks import task_store  # noqa: PLC0415
     from siafu.config.threads import support_threads  # noqa: PLC0415
+    from siafu.gateway.scripted import Scripted  # noqa: PLC0415
+    from siafu.pace.clock import SystemClock  # noqa: PLC0415
 
     everything = tmp_path / "all.db"
     settings = Settings.model_validate({"home": str(tmp_path), "database_url": str(everything)})
@@ -236,4 +240,8 @@ async def test_every_schema_that_the_program_makes_is_known_here(tmp_path: Path)
     with closing(sqlite3.connect(everything)) as db:
         made = dict(db.execute("SELECT name, version FROM siafu_schema"))
     known = {one.schema: len(one.steps) for one in kept(settings, str(everything))}
-    assert made == {name: known[name] for name in made} and set(known) - set(made) == {"budgets"}
+    assert made == {name: known[name] for name in made} and set(known) - set(made) == {"budgets", "batches"}
+    async with batch_desk(settings, Scripted([]), SystemClock()):
+        (files,) = (one for one in kept(settings, None) if one.schema == "batches")
+    with closing(sqlite3.connect(files.place)) as db:  # in the home folder, whatever the settings say
+        assert dict(db.execute("SELECT name, version FROM siafu_schema")) == {"batches": len(files.steps)}

@@ -13,6 +13,7 @@ from typing import Any
 import aiohttp
 import msgspec
 
+from siafu.apps.batches.desk import BatchDesk
 from siafu.border.listening import bind, bound_url
 from siafu.border.secrets import Secret
 from siafu.border.stopping import Stops
@@ -103,6 +104,7 @@ async def server(
     identity_key: Secret | None = None,
     scrape_token: Secret | None = None,
     loopback: bool = True,
+    batches: BatchDesk | None = None,
     tasks: TaskHouse | str = "not in this test",
 ) -> AsyncIterator[Served]:
     """Serve `endpoint`, ended with the block."""
@@ -129,13 +131,19 @@ async def server(
         simulated=False,
         scrape=Scrape(Counts(), clock),
         scrape_token=scrape_token,
+        batches=batches,
     )
     ring = KeyRing(parts.keys, clock, open_until_first=loopback)
     await ring.refresh()
     app = App(parts, ring, bounds or Bounds(at_once=10), loopback=loopback)
     listening, stops, ready = bind("127.0.0.1", 0), Stops(asyncio.Event(), asyncio.Event()), asyncio.Event()
     served = Served(bound_url(listening), app, parts, ring, stops)
-    served.ended = asyncio.create_task(serve(app, listening, stops, grace=grace, on_ready=ready.set))
+
+    async def run() -> bool:
+        async with app.working():
+            return await serve(app, listening, stops, grace=grace, on_ready=ready.set)
+
+    served.ended = asyncio.create_task(run())
     try:
         await ready.wait()
         yield served

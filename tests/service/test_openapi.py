@@ -23,6 +23,7 @@ from siafu.service.tasks import events as streams
 from .server import Slow
 from .task_kit import EVENTS, TASKS, tasked
 
+STORED = ("/v1/files", "/v1/batches")  # see tests/batches
 PHASES = ("examples", "coverage", "fuzzing", "stateful")
 CURSOR = {  # only pages give good ones, so a schema cannot
     "include-name": f"GET {TASKS}",
@@ -75,7 +76,7 @@ async def test_the_document_and_the_server_agree(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(streams, "BEAT_SECONDS", 0.05)
     monkeypatch.setattr(streams, "CHECK_SECONDS", 0.02)
     told = document()
-    paths = sorted(told["paths"].keys() - {EVENTS})  # it has no end
+    paths = sorted(path for path in told["paths"].keys() - {EVENTS} if not path.startswith(STORED))  # it has no end
     asked, found = await asking(tmp_path, ("fuzzing", only(told, *paths)), ("coverage", only(told, TASKS)))
     assert found == {}
     assert asked > 200

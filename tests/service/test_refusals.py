@@ -29,6 +29,7 @@ STATUS = {
     errors.BacklogFull: 429,
     errors.DeadlineReached: 504,
     errors.StoreError: 500,
+    errors.DiskFull: 507,
     errors.ConfigError: 500,
 }
 

@@ -16,19 +16,28 @@ from siafu.errors import (
     BudgetReached,
     ModelError,
     Outage,
+    Paused,
     QuotaExhausted,
     SiafuError,
     ToolArgumentsInvalid,
     ToolDenied,
     ToolFault,
     UnpricedModel,
+    Unreachable,
 )
 
 # Say nothing about the task: every other would meet them too. They are never journaled, so that the task goes on
 # where it stopped once there is money, a key, a price or an upstream that answers.
-PAUSING = (BudgetReached, QuotaExhausted, AccessRefused, UnpricedModel, Outage)
+PAUSING = (BudgetReached, QuotaExhausted, AccessRefused, UnpricedModel, Outage, Paused)
 # Raised before anything was sent, so the effect cannot have happened.
 NOT_SENT = (ToolDenied, ToolArgumentsInvalid)
+
+
+def unasked(error: BaseException | None) -> bool:
+    """Whether no model was asked, as none can be reached now: that says nothing about the task."""
+    if not isinstance(error, ModelError):
+        return False
+    return error.retryable and (isinstance(error, Unreachable) or not error.attempts)
 
 
 class _Frozen(msgspec.Struct):

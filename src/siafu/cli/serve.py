@@ -53,8 +53,9 @@ Examples:
     -H 'Content-Type: application/json' \\
     -d '{"model":"m","messages":[{"role":"user","content":"안녕하세요"}]}'
 \b
-Serves POST /v1/chat/completions (plain and streamed), GET /v1/models, tasks
-for siafu worker (/v1/swarm/tasks), GET /openapi.json (also: siafu openapi),
+Serves POST /v1/chat/completions (plain and streamed), GET /v1/models, files
+and batches (/v1/files, /v1/batches: they go on after a restart), tasks for
+siafu worker (/v1/swarm/tasks), GET /openapi.json (also: siafu openapi),
 /health/liveness and /health/readiness, GET /metrics (this machine, or
 SIAFU_METRICS_TOKEN). Model names are passed through; siafu/support is the
 support swarm. Every call has a line in serve.db in
@@ -142,10 +143,11 @@ async def _run(
             )
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, parts.reload)
         watching = asyncio.create_task(ring.watch())
+        served = App(parts, ring, bounds, hosts=door.hosts, loopback=door.loopback)
         try:
-            served = App(parts, ring, bounds, hosts=door.hosts, loopback=door.loopback)
-            return await serve(
-                served, door.listening, stops, grace=grace, on_ready=lambda: voice.ready(parts.simulated)
-            )
+            async with served.working():
+                return await serve(
+                    served, door.listening, stops, grace=grace, on_ready=lambda: voice.ready(parts.simulated)
+                )
         finally:
             watching.cancel()

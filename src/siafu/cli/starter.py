@@ -91,6 +91,11 @@ SETTINGS = """\
 # soft = 0.8                         # from this share of a budget on ...
 # cheaper = { "MODEL" = "CHEAPER" }  # ... these models are asked instead
 
+[batches]                            # of clients of siafu serve; docs/batches.md
+# at_once = 4                        # batches that are worked on at a time
+# keep_days = 30.0                   # how long files and ended batches are kept; 0: until they are deleted
+# key_gigabytes = 10.0               # what the files of one client key may take up
+
 # Prices in US dollars per million tokens, for models that have no list price or for you another one.
 # [prices."MODEL"]
 # input = "0.40"

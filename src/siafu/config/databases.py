@@ -16,7 +16,7 @@ from siafu.apps.support.threads import MIGRATIONS as THREADS
 from siafu.config.advice import Row
 from siafu.config.settings import Settings
 from siafu.errors import ConfigError, StoreBusy, StoreError
-from siafu.store import budgets, canaries
+from siafu.store import batches, budgets, canaries
 from siafu.store.address import database_place
 from siafu.store.client_keys import MIGRATIONS as CLIENT_KEYS
 from siafu.store.database import Database, look
@@ -24,6 +24,7 @@ from siafu.store.effect_schema import MIGRATIONS as EFFECTS
 from siafu.store.task_schema import MIGRATIONS as TASKS
 from siafu.store.upkeep import JOURNAL_STEPS, copy_file, dump, journal_version, kept_files, to_disk, upgrade_journal
 
+FILES = "files.db"
 DUMP, SHOP_DUMP = "siafu.dump", "shop.dump"  # copies of databases on servers
 Standing = Literal["new", "current", "older", "newer", "in use"]
 Steps = Sequence[Sequence[str]]
@@ -68,6 +69,16 @@ def kept(settings: Settings, shop: str | None) -> list[Kept]:
         Kept(name=name, place=settings.database(file), what=what, schema=schema, steps=steps)
         for name, file, what, schema, steps in own
     ]
+    files = settings.home / FILES  # there in any case: its bytes are there too
+    found.append(
+        Kept(
+            name="batches",
+            place=files,
+            what="the database of files and batches",
+            schema=batches.SCHEMA,
+            steps=batches.MIGRATIONS,
+        )
+    )
     example, what = shop or settings.home / "shop.db", "the shop's database"
     for name, schema, steps in (("shop", "shop", SHOP), ("shop's money", money.SCHEMA, money.MIGRATIONS)):
         found.append(Kept(name=name, place=example, what=what, schema=schema, steps=steps))

@@ -148,6 +148,16 @@ class BudgetSettings(Section):
     cheaper: dict[str, str] = {}
 
 
+class BatchSettings(Section):
+    """Files and batches of `siafu serve`. `at_once`: batches that are worked on at a time. `keep_days`: how long files,
+    and batches that have ended, are kept; 0 = for ever. `key_gigabytes`: what the files of one client key may take up.
+    """
+
+    at_once: int = Field(default=4, ge=1, le=100)
+    keep_days: float = Field(default=30.0, ge=0, le=3_650)
+    key_gigabytes: float = Field(default=10.0, gt=0, le=1e6)
+
+
 class PriceSettings(Section):
     """US dollars per million tokens, from `date` on."""
 

@@ -9,9 +9,11 @@ from functools import partial
 
 import msgspec
 
+from siafu.apps.batches.desk import BatchDesk
 from siafu.border.identity import identity_key
 from siafu.border.secrets import Secret
 from siafu.config.assembly import Front, notices, open_gateway
+from siafu.config.batches import batch_desk
 from siafu.config.budgets import open_accounts
 from siafu.config.client_keys import LEDGER, RUN, client_keys
 from siafu.config.settings import Settings
@@ -61,8 +63,9 @@ def _nobody_waits(task: str) -> None:
 class Serving(msgspec.Struct, frozen=True, kw_only=True):
     """The built parts. spent: as in `service.budgets`. models: the upstream's list, as it is asked. support, tasks: or
     why there are none. identity_key: checks who a customer is. scrape, scrape_token: the metrics, and what who asks
-    for them has to send (None = only this machine may ask). reload: has the settings read again. redis: where
-    servers share the limits of client keys; None = nowhere.
+    for them has to send (None = only this machine may ask). batches: works once it is opened; None = there are
+    neither files nor batches. reload: has the settings read again. redis: where servers share the limits of client
+    keys; None = nowhere.
     """
 
     clock: Clock
@@ -78,6 +81,7 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True):
     simulated: bool
     scrape: Scrape
     scrape_token: Secret | None = None
+    batches: BatchDesk | None = None
     reload: Callable[[], None] = _nobody_looks
     redis: RedisDoor | None = None
 
@@ -114,6 +118,7 @@ async def serving(settings: Settings, notice: Callable[[str], None]) -> AsyncIte
         if isinstance(tasks, str):
             notice(f"{tasks} (no tasks are taken; all else is served)")
         support = await stack.enter_async_context(support_swarm(settings, gateway, scrape.counts))
+        desk = await stack.enter_async_context(batch_desk(settings, gateway, clock))
 
         address = settings.redis()
         redis = None if address is None else await stack.enter_async_context(contextlib.aclosing(RedisDoor(address)))
@@ -135,6 +140,7 @@ async def serving(settings: Settings, notice: Callable[[str], None]) -> AsyncIte
             simulated=settings.simulated,
             scrape=scrape,
             scrape_token=token,
+            batches=desk,
             reload=asked.set,
             redis=redis,
         )

@@ -23,6 +23,7 @@ from siafu.border.urls import checked_base_url
 from siafu.config.guarding import HedgingSettings, PatienceSettings
 from siafu.config.reuse import ReuseSettings
 from siafu.config.sections import (
+    BatchSettings,
     BudgetSettings,
     EndpointSettings,
     Folder,
@@ -97,6 +98,7 @@ class Settings(Section):
     patience: PatienceSettings = PatienceSettings()
     hedging: HedgingSettings = HedgingSettings()
     budgets: BudgetSettings = BudgetSettings()
+    batches: BatchSettings = BatchSettings()
     prices: dict[str, PriceSettings] = Field(default={})
     mcp_servers: dict[str, McpServerSettings] = Field(default={})
     tools: ToolSettings = ToolSettings()

@@ -23,6 +23,8 @@ from siafu.pace.clock import SystemClock
 from siafu.swarm.results import MapResult
 from siafu.tools.traced import TracedTools
 
+NAMESPACE = "siafu/"  # how the names of models begin that are swarms
+
 
 class SupportSwarm:
     """Answers one customer's request at a time, any number at once. The tool servers start with the first."""

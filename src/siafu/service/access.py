@@ -184,6 +184,12 @@ class KeyRing:
                     log.warning("client keys cannot be read, the known ones go on: %s", error.message)
                 failed = True
 
+    def known(self, id: str) -> ClientKey | None:
+        """The key of this id, while it is good."""
+        now = self._clock.wall()
+        keys = (holder.key for holder in self._holders.values())
+        return next((key for key in keys if key.id == id and key.state(now) == "active"), None)
+
     @property
     def limited(self) -> bool:
         """Whether any key has limits of its own."""

@@ -9,15 +9,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import AsyncIterator, Collection, Iterator
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 
 import msgspec
 
 from siafu.config.serving import Serving
+from siafu.config.swarms import NAMESPACE
 from siafu.errors import DeadlineReached, SiafuError
 from siafu.observe import spans
 from siafu.observe.calls import CallContext
+from siafu.service import stored
 from siafu.service.access import Holder, KeyRing, check_browser, priority_of
 from siafu.service.budgets import Budgets, task_name
 from siafu.service.completions import complete, event
@@ -30,7 +32,7 @@ from siafu.service.reading import Asked, read_request
 from siafu.service.refusals import INTERNAL, Refused, refusal
 from siafu.service.route import Route, find
 from siafu.service.routes import ALIVE, CHAT, MODELS, READY, ROUTES
-from siafu.service.swarms import NAMESPACE, SUPPORT, customer_of, customer_request, request_name, send_result
+from siafu.service.swarms import SUPPORT, customer_of, customer_request, request_name, send_result
 from siafu.service.tasks.api import MAX_BODY as MAX_TASKS
 from siafu.service.tasks.api import TaskApi
 from siafu.store.client_keys import ClientKey
@@ -81,6 +83,15 @@ class App:
         self._metrics = Metrics(parts.scrape, parts.scrape_token, parts.clock, lambda: ring.open)
         parts.scrape.add(self._requests.families)
 
+    @asynccontextmanager
+    async def working(self) -> AsyncIterator[None]:
+        """Batches are worked on while the block runs, those that an earlier process left too. Raises: StoreError."""
+        if self._parts.batches is None:
+            yield
+            return
+        async with self._parts.batches.open(stored.Keys(self._ring, self._budgets)):
+            yield
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
@@ -122,8 +133,23 @@ class App:
                 await x.answer(msgspec.json.encode(await self._models.one(name, key)))
             elif route.name == "describe":
                 await x.answer(msgspec.json.encode(document()))
+            elif route.name in stored.HANDLES:
+                await self._ask_stored(x, route, name, holder)
             else:
                 await self._ask_tasks(x, route, name, holder)
+
+    async def _ask_stored(self, x: Exchange, route: Route, id: str, holder: Holder | None) -> None:
+        """What is about files and batches. Changes count for the key's limits, as asking does."""
+        desk = self._parts.batches
+        if desk is None:
+            raise Refused(503, "files and batches are not set up here", code="not_set_up", again=False)
+        if route.body is not None:
+            _check_json(x)
+        counted = None if route.method != "POST" else holder
+        with self._place(x, x.id, stored.HELD), nullcontext() if counted is None else counted.request(x.arrived):
+            if counted is not None:
+                await counted.join(x.arrived)
+            await stored.HANDLES[route.name](x, desk, "" if holder is None else holder.key.id, id)
 
     def _check_browser(self, host: str, origin: str) -> None:
         if (host, origin) != self._known_caller:  # mostly the same as before
@@ -260,7 +286,7 @@ class App:
         x.end()
         if refused.log:
             log.error("%s: %s", x.id, refused.log)
-        if x.why == "gone":
+        if x.why == "gone" or (x.started and not x.events):  # half of a file: the connection is closed
             return
         if x.started:
             await x.write(event(refused.body()), more=False)
@@ -274,6 +300,9 @@ class App:
         self.draining = True
         if not isinstance(self._tasks, str):
             self._tasks.listeners.close()
+        halting = (
+            None if self._parts.batches is None else asyncio.create_task(self._parts.batches.drain(seconds, hurry))
+        )
         ends = [asyncio.ensure_future(each.wait()) for each in (self._idle, hurry)]
         await asyncio.wait(ends, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         for each in ends:
@@ -283,6 +312,8 @@ class App:
             x.cancel("stop")
         if left:
             await asyncio.wait([asyncio.ensure_future(self._idle.wait())], timeout=5.0)
+        if halting is not None:
+            await halting
         return not left
 
 

@@ -27,11 +27,11 @@ _process, _numbers = uuid.uuid4().hex[:20], itertools.count(1)
 
 class Exchange:
     """`why`: what ended the work on it early: the client has gone, its body or its turn did not come in time, it
-    made room for another, or the server stops. `arrived`: monotonic seconds. The work is that of the task that makes
-    it.
+    made room for another, or the server stops. `arrived`: monotonic seconds. `events`: an answer that has begun is a
+    stream of events, so that its last one can be an error. The work is that of the task that makes it.
     """
 
-    __slots__ = ("_headers", "_receive", "_send", "_task", "arrived", "id", "scope", "started", "status", "why")
+    __slots__ = ("_headers", "_receive", "_send", "_task", "arrived", "events", "id", "scope", "started", "status", "why")
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, arrived: float) -> None:
         self.scope = scope
@@ -39,6 +39,7 @@ class Exchange:
         self.id = f"req_{_process}{next(_numbers):012x}"
         self.started = False
         self.status = 0  # once the answer has begun
+        self.events = True
         self.why: Why = ""
         self._receive = receive
         self._send = send
@@ -99,16 +100,20 @@ class Exchange:
         pieces: list[bytes] = []
         size, more = 0, True
         while more:
-            message = await self._receive()
-            if message["type"] == "http.disconnect":
-                self.cancel("gone")
-                await asyncio.sleep(0)
-            pieces.append(message.get("body", b""))
-            size += len(pieces[-1])
-            more = message.get("more_body", False)
+            piece, more = await self.piece()
+            pieces.append(piece)
+            size += len(piece)
             if size > most:
                 raise _too_large(most)
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    async def piece(self) -> tuple[bytes, bool]:
+        """The next bytes of the body, and whether more follow."""
+        message = await self._receive()
+        if message["type"] == "http.disconnect":
+            self.cancel("gone")
+            await asyncio.sleep(0)
+        return message.get("body", b""), message.get("more_body", False)
 
     async def begin(self, status: int, headers: Sequence[Header]) -> None:
         self.started, self.status = True, status

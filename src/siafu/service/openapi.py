@@ -12,7 +12,8 @@ from siafu.service.route import Route
 from siafu.service.routes import ROUTES
 from siafu.service.shapes import ErrorBody
 
-_JSON, _EVENTS = "application/json", "text/event-stream"
+_JSON, _EVENTS, _FORM = "application/json", "text/event-stream", "multipart/form-data"
+_BYTES = "application/octet-stream"
 _WAIT = {
     "Retry-After": {
         "description": "Seconds until asking again makes sense",
@@ -23,7 +24,8 @@ _WAIT = {
 
 def document(routes: Sequence[Route] = ROUTES) -> dict[str, Any]:
     """The description in OpenAPI 3.2, the first that can say what events of a stream are."""
-    types = [kind for route in routes for kind in (route.body, *route.says.values()) if kind is not None]
+    kinds = [kind for route in routes for kind in (route.body, route.form, *route.says.values())]
+    types = [kind for kind in kinds if kind not in (None, bytes)]
     schemas, named = _components([ErrorBody, *types])
     found = dict(zip(map(repr, [ErrorBody, *types]), schemas, strict=True))
     paths: dict[str, Any] = {}
@@ -64,6 +66,8 @@ def _operation(route: Route, schemas: dict[str, Any]) -> dict[str, Any]:
         answers[str(status)] = {"description": route.summary}
         if kind is str:
             answers[str(status)]["content"] = {"text/plain": {"schema": {"type": "string"}}}
+        elif kind is bytes:
+            answers[str(status)]["content"] = {_BYTES: {}}
         elif kind is not None:
             content = {} if route.stream == "only" else {_JSON: {"schema": schemas[repr(kind)]}}
             if route.stream:
@@ -76,8 +80,10 @@ def _operation(route: Route, schemas: dict[str, Any]) -> dict[str, Any]:
         "parameters": _parameters(route),
         "responses": answers | {"4XX": refused, "5XX": refused},
     }
-    if route.body is not None:
-        told["requestBody"] = {"required": True, "content": {_JSON: {"schema": schemas[repr(route.body)]}}}
+    sent = route.body if route.form is None else route.form
+    if sent is not None:
+        kind = _JSON if route.form is None else _FORM
+        told["requestBody"] = {"required": True, "content": {kind: {"schema": schemas[repr(sent)]}}}
     if route.open:
         told["security"] = []
     return told

@@ -11,7 +11,8 @@ from siafu.border.text import clean
 from siafu.errors import BacklogFull, ModelError, SiafuError
 
 _MORE = "; siafu's log has more under this request id"
-INTERNAL = "something went wrong inside siafu" + _MORE
+_INSIDE = "something went wrong inside siafu"
+INTERNAL = _INSIDE + _MORE
 # in place of words that name addresses, keys and what else is no client's business
 _BEHIND = {
     "access_refused": "the endpoint behind siafu does not take siafu's key",
@@ -105,6 +106,7 @@ _ANSWERS: dict[str, tuple[int, str | None, bool]] = {
     "output_invalid": (502, None, True),
     "tool_unavailable": (503, None, True),
     "tool_timeout": (504, None, True),
+    "disk_full": (507, None, False),
 }
 
 
@@ -137,6 +139,13 @@ def told(code: str, message: str) -> Refused:
     if code in _BEHIND:
         text, log = _BEHIND[code] + _MORE, f"{code}: {text}"
     return Refused(status, text, code=other or code, again=again, log=log)
+
+
+def told_of_line(code: str, message: str) -> tuple[str, str]:
+    """Code and message of the same error for one line of a batch, which has no request id."""
+    found = told(code, message)
+    text = found.message if not found.log else _BEHIND.get(code, _INSIDE)
+    return found.code or code, text
 
 
 def invalid(param: str, message: str) -> Refused:

@@ -14,10 +14,11 @@ from siafu.service.refusals import Refused
 
 class Route(msgspec.Struct, frozen=True, kw_only=True):
     """A method and a path, in which `{id}` stands for one part, `{model}` for all that is left, as names of models may
-    hold slashes. name: the operation's. says: status -> the type of the JSON that is answered, str = a text, None = no
-    body. body: the type of the JSON that is sent, None = there is none. query: a Struct of the parameters that may be
-    given. headers: names and types. id: the type of what stands for `{id}`. stream: whether a good answer may be
-    text/event-stream, or always is. open: no key is needed.
+    hold slashes. name: the operation's. says: status -> the type of the JSON that is answered, str = a text, bytes =
+    those of a file, None = no body. body: the type of the JSON that is sent, None = there is none. form: the type of
+    the form that is sent instead. query: a Struct of the parameters that may be given. headers: names and types. id:
+    the type of what stands for `{id}`. stream: whether a good answer may be text/event-stream, or always is. open: no
+    key is needed.
     """
 
     method: str
@@ -26,6 +27,7 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     summary: str
     says: Mapping[int, Any]
     body: Any = None
+    form: type[msgspec.Struct] | None = None
     query: type[msgspec.Struct] | None = None
     headers: Mapping[str, Any] = {}
     id: Any = str

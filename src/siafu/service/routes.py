@@ -8,6 +8,7 @@ from siafu.service import shapes
 from siafu.service.metrics import SCRAPED
 from siafu.service.route import Route
 from siafu.service.shapes import word
+from siafu.service.stored import ROUTES as STORED
 from siafu.service.tasks.api import ROUTES as TASKS
 
 CHAT, MODELS, DESCRIPTION = "/v1/chat/completions", "/v1/models", "/openapi.json"
@@ -24,6 +25,7 @@ ROUTES = (
     ),
     Route(method="GET", path=MODELS, name="listModels", summary="List models and swarms", says={200: shapes.Models}),
     Route(method="GET", path=MODELS + "/{model}", name="getModel", summary="Look at a model", says={200: shapes.Model}),
+    *STORED,
     *TASKS,
     SCRAPED,
     Route(method="GET", path=DESCRIPTION, name="describe", summary="This document", says={200: dict[str, Any]}),

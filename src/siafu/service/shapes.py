@@ -14,7 +14,7 @@ from siafu.service.reading import MAX_MODEL
 from siafu.service.refusals import Refused, invalid, refusal
 
 T = TypeVar("T")
-_PLACE = re.compile(r" - at `(key in )?\$\.?(.*)`$")
+_PLACE = re.compile(r" - at (?:`key` in )?`\$\.?(.*)`$")
 _UNKNOWN = re.compile(r"^Object contains unknown field `(.*)`$", re.DOTALL)
 
 
@@ -95,7 +95,7 @@ def given(query: msgspec.Struct, *names: str) -> dict[str, str]:
 
 def _wrong(text: str) -> Refused:
     found = _PLACE.search(text)
-    place, text = (found[2], text[: found.start()]) if found else ("", text)
+    place, text = (found[1], text[: found.start()]) if found else ("", text)
     if unknown := _UNKNOWN.match(text):
         place, text = f"{place}.{unknown[1][:100]}".lstrip("."), "there is no such field"
     return invalid(place or "body", f"{place or 'the body'}: {text[:1].lower()}{text[1:]}")

@@ -14,6 +14,7 @@ from siafu.apps.support.requests import MAX_TEXT, Answer, CustomerRequest, Turn
 from siafu.border.identity import verify
 from siafu.border.secrets import Secret
 from siafu.border.text import clean
+from siafu.config.swarms import NAMESPACE
 from siafu.errors import ApprovalPending, IdentityInvalid
 from siafu.gateway.chat import ChatAnswer, ChatRequest, Usage
 from siafu.service.completions import DONE, STREAM_HEADERS, cost_header, spoken, usage
@@ -23,8 +24,7 @@ from siafu.service.refusals import Refused, invalid, told
 from siafu.store.client_keys import ClientKey
 from siafu.swarm.results import MapResult
 
-NAMESPACE = "siafu/"
-SUPPORT = "siafu/support"
+SUPPORT = f"{NAMESPACE}support"
 AUDIENCE = "siafu-serve"
 CUSTOMER = b"x-siafu-customer"
 MAX_EARLIER = 20  # messages of the customer before the last one

@@ -32,10 +32,15 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def checked(
-    job: FileJob, file: BinaryIO, *, limit: int | None = None, see: Callable[[Any], None] = lambda value: None
+    job: FileJob,
+    file: BinaryIO,
+    *,
+    limit: int | None = None,
+    see: Callable[[Any], None] = lambda value: None,
+    shown: int = SHOWN,
 ) -> Checked:
     """Read `file` from its start; with `limit`, only so many lines that are not blank. `see` gets every usable value,
-    also those whose id turns out to stand on an earlier line.
+    also those whose id turns out to stand on an earlier line. shown: how many of the bad are told.
 
     Raises: InputError when there is nothing to do.
     """
@@ -53,12 +58,12 @@ def checked(
             see(value)
         elif found is not None:
             bad += 1
-            first_bad += [found] if bad <= SHOWN else []
+            first_bad += [found] if bad <= shown else []
 
     def again(line: int, first: int) -> None:
         nonlocal usable, bad, first_bad
         usable, bad = usable - 1, bad + 1
-        first_bad = sorted([*first_bad, _again(line, first)], key=lambda error: error.line)[:SHOWN]
+        first_bad = sorted([*first_bad, _again(line, first)], key=lambda error: error.line)[:shown]
 
     index = indexing.seal(again)
     if not usable and not bad:

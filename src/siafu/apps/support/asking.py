@@ -6,13 +6,13 @@ from typing import Any
 
 import msgspec
 
-from siafu.agents.faults import PAUSING
+from siafu.agents.faults import PAUSING, unasked
 from siafu.agents.task import Surroundings
 from siafu.apps.filerun.job import Task
 from siafu.apps.support.job import SupportJob
 from siafu.apps.support.requests import Answer, CustomerRequest
 from siafu.border.canonical import dumps
-from siafu.errors import DeadlineReached, ModelError, Outage, SiafuError, Unreachable
+from siafu.errors import DeadlineReached, Outage, SiafuError
 from siafu.queue.worker import Halt, Outcome
 from siafu.store.records import Ledger
 from siafu.store.task_journal import TaskJournal, TaskRun
@@ -77,17 +77,10 @@ class SupportTasks:
         if told is not None and result.ok:
             return Succeeded(told)
         cause = None if result.exception is None else root_cause(result.exception)
-        if _unasked(cause):
+        if unasked(cause):
             return Later(code=code, message=message, failed=True)
         passing = cause.retryable if isinstance(cause, SiafuError) else True
         return Failed(code=code, message=message, passing=passing, result=told)
-
-
-def _unasked(cause: BaseException | None) -> bool:
-    """Whether no model was asked, as none can be reached now: that says nothing about the task."""
-    if not isinstance(cause, ModelError):
-        return False
-    return cause.retryable and (isinstance(cause, Unreachable) or not cause.attempts)
 
 
 async def _mapped(
