@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help install demo demo-local test clients chaos chaos-tasks check bench lock clean
+.PHONY: help install demo demo-local test clients chaos chaos-tasks simulate check bench lock clean
 .DEFAULT_GOAL := help
 
 help:  ## this list
@@ -43,6 +43,10 @@ chaos: $(VENV)/.dev  ## refunds under kill -9 and SIGSTOP, on both databases: ma
 CYCLES ?= 100
 chaos-tasks: $(VENV)/.dev  ## tasks under kill -9 and SIGSTOP of workers, on both databases, and faults of Redis: make chaos-tasks CYCLES=1000
 	@PYTHONPATH=src:tests $(BIN)/python -m tasks.chaos --cycles $(CYCLES) $(ARGS)
+
+SEEDS ?= 10000
+simulate: $(VENV)/.dev  ## tasks in virtual time, whatever goes wrong: make simulate SEEDS=100000, or SEED=17 to see what happens
+	@PYTHONPATH=src:tests $(BIN)/python -m dst $(if $(SEED),--seed $(SEED),--seeds $(SEEDS)) $(ARGS)
 
 clients: $(VENV)/.dev  ## clients of others: MCP ones at the shop, OpenAI's SDK at siafu serve (fetched once; npm's need node)
 	@$(BIN)/python -m pytest -q -m clients tests/clients $(ARGS)

@@ -24,7 +24,9 @@ from siafu.errors import (
 from siafu.gateway.chat import ChatRequest
 from siafu.gateway.guard import FAULTS, Patience
 from siafu.gateway.limits import Limits
+from siafu.gateway.retry import RetryRules
 from siafu.observe.events import LaneClosed, LaneOpened, Waited
+from siafu.pace.allowance import Allowance
 
 from .conftest import ASK
 from .outages import World
@@ -217,6 +219,18 @@ async def test_who_has_had_three_attempts_meanwhile_is_left_too_and_ends_nothing
     left = [result for result in results if isinstance(result, Outage)]
     assert left and not any(error.lasts for error in left)
     assert results.count("ok") + len(left) == 8 and max(world.steps.values()) == 3
+
+
+@pytest.mark.parametrize(("leaves", "kind"), [(True, Outage), (False, UpstreamFault)])
+async def test_who_is_not_asked_again_as_the_retry_budget_is_empty_is_left_too(leaves: bool, kind: type) -> None:
+    """As when an upstream dies with many calls under way."""
+    world = await alive(lambda at: broken() if at >= 1.0 else None, patience=lasting(600.0))
+    world.retrying.rules = RetryRules(leaves=leaves)
+    world.retrying._allowance = Allowance(purse=0.0)
+    await world.clock.sleep(1.0)
+    with pytest.raises(UpstreamFault) as caught:
+        await world.ask()
+    assert type(caught.value) is kind and caught.value.attempts == 1 and not getattr(caught.value, "lasts", False)
 
 
 async def test_a_request_that_fails_alone_is_no_outage() -> None:

@@ -21,6 +21,8 @@ DOORS: dict[str, tuple[str, ...]] = {
     "pydantic": ("config/", "apps/support/shop/"),
     "pydantic_core": ("config/schema.py",),
     "typer": ("cli/",),
+    "opentelemetry": ("observe/tracing.py",),
+    "prometheus_client": ("observe/scrape.py",),
     "rich": ("cli/",),
     "uvicorn": ("border/web.py", "apps/support/shop/over_http.py", "service/server.py", "bench/serve/bare.py"),
     "redis": ("store/redis.py",),

@@ -24,6 +24,8 @@ from siafu.gateway.endpoint import Endpoint, PlainReply, Reply, ReplyHead
 from siafu.gateway.meter import MemoryLedger
 from siafu.gateway.scripted import say
 from siafu.observe.calls import CallContext
+from siafu.observe.counts import Counts
+from siafu.observe.scrape import Scrape
 from siafu.pace.clock import SystemClock
 from siafu.service.access import KeyRing
 from siafu.service.app import App, Bounds
@@ -97,6 +99,8 @@ async def server(
     spent: tuple[int, int] = (0, 0),
     identity_key: Secret | None = None,
     batches: BatchDesk | None = None,
+    scrape_token: Secret | None = None,
+    loopback: bool = True,
 ) -> AsyncIterator[Served]:
     """Serve `endpoint`, ended with the block."""
     clock, accounts = SystemClock(), Accounts()
@@ -120,10 +124,12 @@ async def server(
         identity_key=identity_key,
         simulated=False,
         batches=batches,
+        scrape=Scrape(Counts(), clock),
+        scrape_token=scrape_token,
     )
-    ring = KeyRing(parts.keys, clock, open_until_first=True)
+    ring = KeyRing(parts.keys, clock, open_until_first=loopback)
     await ring.refresh()
-    app = App(parts, ring, bounds or Bounds(at_once=10))
+    app = App(parts, ring, bounds or Bounds(at_once=10), loopback=loopback)
     listening, stops, ready = bind("127.0.0.1", 0), Stops(asyncio.Event(), asyncio.Event()), asyncio.Event()
     served = Served(bound_url(listening), app, parts, ring, stops)
 

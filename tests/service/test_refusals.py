@@ -39,6 +39,7 @@ def tree(kind: type[SiafuError]) -> Iterator[type[SiafuError]]:
 
 
 _MORE: dict[type[SiafuError], dict[str, Any]] = {
+    errors.BacklogFull: {"retry_after": 5.0},
     errors.CallTimeout: {"phase": "idle"},
     errors.IdentityInvalid: {"reason": "expired"},
     errors.Conflict: {"constraint": "unique"},

@@ -203,6 +203,7 @@ async def test_closing_is_idempotent_and_ends_all_use(backend: Backend) -> None:
     await run.begin("work")
     with pytest.raises(StoreError, match="begun already"):
         await run.begin("work")
+    await run.ledger.open(opened("a"))
     await asyncio.gather(run.aclose(), run.aclose())
     await run.aclose()
     for use in (run.claim([("a", "in")]), run.record(item("a")), run.journal.entries("a")):

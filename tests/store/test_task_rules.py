@@ -115,7 +115,7 @@ def test_two_tenants_take_turns_whenever_the_second_comes(first: int, served: in
     """So many of the `first` tasks of one tenant are served when another submits `second`. idle: nothing is leased."""
     served = min(served, first - 1)
     waiting = [(tag, "a") for tag in range(served, first)]
-    start = first_turn(None, None if idle or not served else served - 1, waiting[0][0], first - 1)
+    start = first_turn(None, waiting[0][0], None if idle or not served else served - 1, first - 1)
     order = [who for _, who in sorted(waiting + [(start + n, "b") for n in range(second)])]
     both = min(second, first - served)
     for end in range(2 * both + 1):
@@ -126,6 +126,6 @@ def test_the_tag_of_one_who_comes_back_is_that_of_now_or_the_next_of_its_own() -
     assert first_turn(None, None, None, None) == 0
     assert first_turn(7, None, None, 7) == 8
     assert first_turn(7, None, None, 90) == 90
-    assert first_turn(7, 50, 3, 90) == 50
-    assert first_turn(70, 50, 3, 90) == 71
-    assert first_turn(7, None, 20, 90) == 20
+    assert first_turn(7, None, 50, 90) == 50
+    assert first_turn(7, 20, 50, 90) == 20  # what is served had waited for long, and went before its turn
+    assert first_turn(70, 20, 50, 90) == 71

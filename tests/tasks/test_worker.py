@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import threading
 import time
@@ -11,6 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from services import Postgres
@@ -21,7 +23,8 @@ from siafu.queue.doorbell import Doorbell, ringing
 from siafu.queue.worker import Halt, Outcome, Tally, Worker, WorkerOptions
 from siafu.store.records import JournalEntry
 from siafu.store.task_journal import TaskJournal
-from siafu.store.task_records import MAX_PAYLOAD, Failed, Later, Lease, Succeeded
+from siafu.store.task_records import AGED_SHARE, MAX_PAYLOAD, Failed, Later, Lease, State, Succeeded
+from siafu.store.tasks import Tick
 from store.task_house import KIND, House, new
 
 LEASE = 0.5
@@ -42,7 +45,7 @@ class Site:
     def work(self, handler: Callable[[Lease, TaskJournal], Awaitable[Outcome]], **options: Any) -> asyncio.Task[Tally]:
         options = {"slots": 4, "lease": LEASE, "poll": 0.1, "grace": 5.0, **options}
         name = f"w{len(self.workers)}"
-        handlers: Any = {KIND: handler}
+        handlers: Any = dict.fromkeys(options.pop("kinds", (KIND,)), handler)
         worker = Worker(name, self.house.store, handlers, self.bell, SystemClock(), WorkerOptions(**options))
         self.workers.append(worker)
         self.runs.append(asyncio.create_task(worker.run(self.stops)))
@@ -167,8 +170,10 @@ async def test_a_deadline_ends_running_work(site: Site) -> None:
 async def test_work_that_does_not_heed_its_cancellation_gives_its_slot_up(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """It is not heard any more, whatever it says in the end."""
     monkeypatch.setattr("siafu.queue.worker.PUT_DOWN", 0.1)
-    over = asyncio.Event()
+    over, complaints = asyncio.Event(), []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
 
     async def deaf(lease: Lease, journal: TaskJournal) -> Outcome:
         while not over.is_set():
@@ -176,12 +181,15 @@ async def test_work_that_does_not_heed_its_cancellation_gives_its_slot_up(
                 await over.wait()
             except asyncio.CancelledError:
                 pass
-        return Succeeded("1")
+        raise Fenced("late")
 
     await site.house.one(deadline=0.3)
     tally = await site.work(deaf, until_empty=True)
     over.set()
     assert tally.left == Counter(expired=1)
+    await asyncio.sleep(0)
+    gc.collect()
+    assert complaints == []
 
 
 async def test_f38_a_stopped_worker_lets_tasks_end_and_takes_no_more(site: Site) -> None:
@@ -249,6 +257,83 @@ async def test_a_worker_until_empty_looks_once_at_what_waits_for_a_person(site: 
     assert (await site.work(work, until_empty=True)).left == Counter(waiting=1)
     decided = True
     assert (await site.work(work, until_empty=True)).left == Counter(succeeded=1)
+
+
+async def test_a_worker_until_empty_begins_as_soon_as_the_store_answers(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    look_again, asked = site.house.store.look_again, 0
+
+    async def locked(kind: str) -> None:
+        nonlocal asked
+        asked += 1
+        if asked < 3:
+            raise StoreError("locked")
+        await look_again(kind)
+
+    monkeypatch.setattr(site.house.store, "look_again", locked)
+    await site.house.one()
+    assert (await site.work(quick, until_empty=True, poll=0.02)).left == Counter(succeeded=1)
+
+
+async def test_two_kinds_in_one_slot_have_each_their_share_for_the_oldest(site: Site) -> None:
+    begun: list[tuple[str, int]] = []
+
+    async def work(lease: Lease, journal: TaskJournal) -> Outcome:
+        begun.append((lease.kind, lease.priority))
+        return Succeeded("1")
+
+    for kind in (KIND, "other"):
+        await site.house.added(*(new(kind=kind, priority=1) for _ in range(20)))
+        site.house.pass_time(120, await site.house.one(kind=kind, priority=3))
+    await site.work(work, slots=1, kinds=(KIND, "other"), until_empty=True)
+    for kind in (KIND, "other"):
+        assert [priority for name, priority in begun if name == kind].index(3) < AGED_SHARE
+
+
+async def test_work_whose_task_was_lost_and_won_again_is_stopped_and_the_new_one_is_not(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loss is heard of after the task has come back."""
+    again, ended = asyncio.Event(), []
+
+    async def work(lease: Lease, journal: TaskJournal) -> Outcome:
+        if lease.epoch == 2:
+            again.set()
+        try:
+            await asyncio.sleep(LEASE / 4 if lease.epoch == 2 else SECONDS)
+        except asyncio.CancelledError:
+            ended.append(lease.epoch)
+            raise
+        return Succeeded("1")
+
+    async def lost(worker: str, held: dict[str, int], *_: Any, **__: Any) -> Tick:
+        if 1 not in held.values():
+            return Tick()
+        await again.wait()
+        return Tick(lost=frozenset(held))
+
+    leases: list[Lease] = []
+    claim = site.house.store.claim
+
+    async def twice(*values: Any, **more: Any) -> list[Lease]:
+        if leases and not again.is_set():
+            return [msgspec.structs.replace(leases[0], epoch=2)]
+        leases.extend(found := await claim(*values, **more))
+        return found
+
+    async def heard(task: str, epoch: int, verdict: Any) -> State:
+        return "succeeded"
+
+    for name, mine in (("claim", twice), ("tick", lost), ("end", heard)):
+        monkeypatch.setattr(site.house.store, name, mine)
+    await site.house.one()
+    run = site.work(work, slots=2, poll=0.01, lease=SECONDS)
+    await again.wait()
+    while site.workers[0].tally.left != Counter(succeeded=1):
+        await asyncio.sleep(0.01)
+    site.stops.signal()
+    assert (await run).fenced == 1 and ended == [1]
 
 
 async def test_when_nothing_can_be_paid_for_the_worker_ends_and_keeps_the_tasks(site: Site) -> None:

@@ -28,6 +28,7 @@ from siafu.errors import (
     TokenLimit,
 )
 from siafu.gateway.chat import ChatAnswer, Message
+from siafu.observe import spans
 from siafu.observe.calls import CallContext
 from siafu.tools.toolset import Tool, ToolResult, ToolSet
 
@@ -172,6 +173,7 @@ class AgentRun:
         self._barred: set[str] = set()
         self._steps = self._tool_calls = self._tokens = self._refused_turns = 0
         self._last = self._repairing = self._over = False
+        self._span: spans.Span | None = None  # from the first step on
 
     def __aiter__(self) -> AgentRun:
         return self
@@ -181,7 +183,16 @@ class AgentRun:
             if self._over:
                 raise StopAsyncIteration
             self._over = True  # also when this raises
-            self._over = await self._advance_in_time()
+            told = {"gen_ai.agent.name": self._agent.name, "gen_ai.request.model": self._agent.model}
+            self._span = self._span or spans.begin("invoke_agent", self._agent.name, told)
+            try:
+                with self._span.current():
+                    self._over = await self._advance_in_time()
+            except BaseException as error:
+                self._span.end(spans.kind_of(error))
+                raise
+            if self._over:
+                self._span.end()
         return self._ready.popleft()
 
     async def _begin(self) -> TaskContext:

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
 import socket
 
+from siafu.border.text import preview
 from siafu.errors import ConfigError
+
+MOST_PORTS = 1000
+_PLACE = re.compile(r"(?:(.+):)?([0-9]{1,5})(?:-([0-9]{1,5}))?")
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -17,6 +23,31 @@ def bind(host: str, port: int) -> socket.socket:
         return socket.create_server((host, port), family=family, backlog=2048)
     except (OSError, OverflowError) as error:
         raise ConfigError(f"cannot listen on {host} port {port}: {error}; choose another --port (0 = any)") from None
+
+
+def bind_first(host: str, ports: range) -> socket.socket:
+    """A listening socket at the first of `ports` that is free; of processes that ask at once, each gets its own.
+
+    Raises: ConfigError.
+    """
+    for port in ports[:-1]:
+        with contextlib.suppress(ConfigError):
+            return bind(host, port)
+    return bind(host, ports[-1])
+
+
+def host_and_ports(text: str, where: str) -> tuple[str, range]:
+    """`[HOST:]PORT` or `[HOST:]PORT-PORT`; without a host 127.0.0.1. An IPv6 address stands in brackets. where: names
+    it in messages.
+
+    Raises: ConfigError.
+    """
+    found = _PLACE.fullmatch(text.strip())
+    first = int(found[2]) if found else -1
+    last = int(found[3] or first) if found else -1
+    if found is None or not first <= last <= 65_535 or last - first >= MOST_PORTS:
+        raise ConfigError(f"{where} is a port or HOST:PORT, such as 8000 or 127.0.0.1:8000, not {preview(text, 60)!r}")
+    return (found[1] or "127.0.0.1").removeprefix("[").removesuffix("]"), range(first, last + 1)
 
 
 def bound_host(listening: socket.socket) -> str:

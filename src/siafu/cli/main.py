@@ -36,6 +36,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "db": ("siafu.cli.db", "Upgrade, back up and look at siafu's databases."),
     "keys": ("siafu.cli.keys", "Make, list and revoke keys for clients of siafu serve."),
     "batch": ("siafu.cli.batch", "Run a file of OpenAI-Batch lines; resumes by itself."),
+    "report": ("siafu.cli.report", "See how tasks did against what was promised, by hour."),
     "cost": ("siafu.cli.cost", "See what runs cost, what a file will cost, and other models."),
     "upstream-keys": ("siafu.cli.upstream_keys", "Change the keys of upstreams while siafu runs."),
     "canary": ("siafu.cli.canary", "Try a new upstream or model on some users first."),
@@ -50,8 +51,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
 # how `siafu --help` groups them
 GROUPS: dict[str, tuple[str, ...]] = {
     "Begin": ("demo", "init", "config", "doctor"),
-    "Run agents": ("batch", "support", "submit", "worker", "tasks", "dead"),
-    "Serve": ("serve", "keys"),
+    "Run agents": ("batch", "support", "submit", "worker", "workers", "tasks", "dead", "report"),
+    "Serve and keep": ("serve", "keys", "db"),
     "Models and money": ("cost", "canary", "upstream-keys"),
     "What agents do": ("approvals", "effects"),
     "Try and measure": ("shop", "payments", "sim", "bench"),

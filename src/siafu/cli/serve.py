@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import typer
 
-from siafu.cli.options import ParentPid, ReadyFile, UrlAsJson
+from siafu.cli.options import LogForm, LogFormat, ParentPid, ReadyFile, UrlAsJson
 from siafu.cli.ready import Ready, tell
 from siafu.cli.showing import Config
 from siafu.config.collector import relieve_collector
@@ -29,6 +29,13 @@ class Door(msgspec.Struct, frozen=True, kw_only=True):
     listening: socket.socket
     loopback: bool
     hosts: tuple[str, ...]
+
+
+class Voice(msgspec.Struct, frozen=True, kw_only=True):
+    """ready: tells where it listens, and whether models are simulated. say: tells people something else."""
+
+    ready: Callable[[bool], None]
+    say: Callable[[str], None]
 
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
@@ -48,9 +55,10 @@ Examples:
 \b
 Serves POST /v1/chat/completions (plain and streamed), GET /v1/models,
 /v1/files and /v1/batches (they go on after a restart), GET /health/liveness
-and /health/readiness. Model names are passed through;
-siafu/support is the support swarm. Every call has a line in serve.db in
-SIAFU_HOME. A siafu.toml that changes counts within two seconds, or at SIGHUP.
+and /health/readiness, GET /metrics (this machine, or SIAFU_METRICS_TOKEN).
+Model names are passed through; siafu/support is the support swarm. Every call
+has a line in serve.db in SIAFU_HOME. A siafu.toml that changes counts within
+two seconds, or at SIGHUP.
 SIGTERM and Ctrl-C finish what runs; a second one ends at once.
 Exit code: 0 all requests ended, 1 some were cut off, 2 wrong use.
 """
@@ -68,6 +76,7 @@ def serve(
     timeout: float = typer.Option(600.0, min=1, help="Seconds for a request until its answer begins."),
     grace: float = typer.Option(30.0, min=0, help="Seconds for running requests to end when the server is stopped."),
     allow_host: list[str] = typer.Option([], help="A further host name by which clients reach the server."),
+    log_format: LogForm = LogFormat,
     ready_file: Path | None = ReadyFile,
     parent_pid: int | None = ParentPid,
     config: Path | None = Config,
@@ -77,6 +86,7 @@ def serve(
     from siafu.border.listening import bind, bound_url
     from siafu.border.urls import is_loopback
     from siafu.config.settings import load
+    from siafu.observe.logs import log_to_stderr
     from siafu.service.app import Bounds
     from siafu.service.server import more_files
 
@@ -96,15 +106,16 @@ def serve(
         tell(told, f"{note}Ctrl-C stops it", file=ready_file, as_json=json)
 
     relieve_collector()
-    with door.listening:
-        whole = asyncio.run(_run(settings, door, bounds, grace, parent_pid, ready))
+    with door.listening, log_to_stderr(log_format.value) as say:
+        whole = asyncio.run(_run(settings, door, bounds, grace, parent_pid, Voice(ready=ready, say=say)))
+        if not whole:
+            say("some requests were cut off; their calls are in the ledger")
     if not whole:
-        typer.echo("siafu: some requests were cut off; their calls are in the ledger", err=True)
         raise typer.Exit(1)
 
 
 async def _run(
-    settings: Settings, door: Door, bounds: Bounds, grace: float, parent_pid: int | None, ready: Callable[[bool], None]
+    settings: Settings, door: Door, bounds: Bounds, grace: float, parent_pid: int | None, voice: Voice
 ) -> bool:
     from siafu.border.stopping import stopping
     from siafu.config.serving import serving
@@ -113,12 +124,12 @@ async def _run(
     from siafu.service.server import serve
     from siafu.service.together import Together
 
-    async with stopping(parent_pid) as stops, serving(settings, _say) as parts:
+    async with stopping(parent_pid) as stops, serving(settings, voice.say) as parts:
         together = None if parts.redis is None else Together(parts.redis)
         ring = KeyRing(parts.keys, parts.clock, open_until_first=door.loopback, together=together)
         await ring.refresh()
         if together is None and ring.limited:
-            _say("requests a minute and at once of client keys are counted by this server alone (no redis_url)")
+            voice.say("requests a minute and at once of client keys are counted by this server alone (no redis_url)")
         if not door.loopback and not ring.active:
             raise ConfigError(
                 "this address can be reached from other machines, so clients need a key, and there is none: make one "
@@ -129,10 +140,8 @@ async def _run(
         served = App(parts, ring, bounds, hosts=door.hosts, loopback=door.loopback)
         try:
             async with served.working():
-                return await serve(served, door.listening, stops, grace=grace, on_ready=lambda: ready(parts.simulated))
+                return await serve(
+                    served, door.listening, stops, grace=grace, on_ready=lambda: voice.ready(parts.simulated)
+                )
         finally:
             watching.cancel()
-
-
-def _say(notice: str) -> None:
-    typer.echo(f"siafu: {notice}", err=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, TypeAlias
@@ -97,7 +98,8 @@ Examples:
 A line is one request, as siafu support run takes it. Its id names the task
 within the run: a line that was submitted before is not added again, so after
 an interruption the same command goes on. Workers need no restart. While
-too many tasks are open (tasks.backlog) it waits for room.
+too many tasks are open (tasks.backlog) it waits for room. What is done for a
+task is traced under TRACEPARENT, when that is set.
 A line with "needs": ["r1", "r2"] begins once these lines of the same run have
 succeeded; they stand above it, or were submitted before. If one of them ends
 otherwise, it is cancelled.
@@ -219,6 +221,7 @@ async def _resolved(desk: TaskDesk, part: Sequence[Read], common: Sequence[str],
         if not isinstance(each, Line):
             taken.refused.append({"line": each.line, "code": each.code, "message": each.message})
     wanted = sorted({task_key(line.task.run, need) for line in good for need in line.needs})
+    trace = os.environ.get("TRACEPARENT", "")
     known = await desk.known(good[0].task.tenant, wanted) if wanted else {}
     found = []
     for line in good:
@@ -228,7 +231,7 @@ async def _resolved(desk: TaskDesk, part: Sequence[Read], common: Sequence[str],
             taken.refuse(line.number, "need_unknown", why)
             continue
         needs = (*common, *(known[task_key(line.task.run, need)] for need in line.needs))
-        found.append(line._replace(task=msgspec.structs.replace(line.task, needs=needs)))
+        found.append(line._replace(task=msgspec.structs.replace(line.task, needs=needs, trace=trace)))
     return found
 
 

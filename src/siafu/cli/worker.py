@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import sys
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any
@@ -15,16 +16,19 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import typer
 
-from siafu.cli.options import BaseUrl, ParentPid
+from siafu.cli.options import BaseUrl, LogForm, LogFormat, MetricsAt, ParentPid
 from siafu.cli.shop_records import UNPAID
 from siafu.cli.showing import AsJson, Config, print_lines
+from siafu.errors import ConfigError
 
 if TYPE_CHECKING:
     from siafu.config.settings import Settings
+    from siafu.observe.scrape import Scrape
     from siafu.queue.worker import Halt, Tally, WorkerOptions
 
 _PARENTS = ("processes", "json", "parent_pid")  # options that are the parent's own
 CLOSING = 9.5  # seconds beyond the grace: for what is handed back to be written, and everything to be closed
+_log = logging.getLogger("siafu")
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 
@@ -36,6 +40,7 @@ Examples:
   siafu worker --slots 200 --rpm 600
   siafu worker --min 8 --max 256   as many slots as the work and limits want
   siafu worker --processes 4       for more than one core
+  siafu worker --metrics 8000      http://127.0.0.1:8000/metrics
   SIAFU_DATABASE_URL=postgresql://... siafu worker
                                    several machines, one queue
 \b
@@ -74,12 +79,15 @@ def worker(
         show_envvar=True,
         help="The example shop's database. Default: shop.db in SIAFU_HOME or ./.siafu",
     ),
+    metrics: str | None = MetricsAt,
+    log_format: LogForm = LogFormat,
     parent_pid: int | None = ParentPid,
     config: Path | None = Config,
     json: bool = AsJson,
 ) -> None:
     """Do the tasks that were submitted."""
     from siafu.cli.filerun import parse_duration
+    from siafu.observe.logs import log_to_stderr
     from siafu.queue.worker import WorkerOptions
 
     first, fewest, highest = _slots(slots, least, most)
@@ -88,29 +96,28 @@ def worker(
     }  # fmt: skip
     settings = _settings(config, flags, highest, processes)
     kept = None if keep == "0" else parse_duration(keep)
-    if parent_pid is None:
-        _say_parts(settings)
-    if processes > 1:
-        found, code = asyncio.run(_Supervised(settings, processes, grace, _words(ctx)).run(parent_pid))
-    else:
-        options = WorkerOptions(
-            slots=first, least=fewest, most=highest, lease=lease, grace=grace, poll=poll, until_empty=until_empty
-        )  # fmt: skip
-        tally, hurried = asyncio.run(_run(settings, options, database, kept, parent_pid))
-        found = _record(tally) | ({"open": tally.open} if parent_pid else {})  # it adds several up
-        code = int(hurried) if tally.halt is None else _halted(tally.halt)
-    if json:
-        print_lines([found])
-    else:
-        typer.echo(_text(found))
-        _say(_next_step(found["left"]))
+    with log_to_stderr(log_format.value):
+        if parent_pid is None:
+            _say_parts(settings)
+        if processes > 1:
+            found, code = asyncio.run(_Supervised(settings, processes, grace, _words(ctx)).run(parent_pid))
+        else:
+            options = WorkerOptions(
+                slots=first, least=fewest, most=highest, lease=lease, grace=grace, poll=poll, until_empty=until_empty
+            )  # fmt: skip
+            tally, hurried = asyncio.run(_run(settings, options, database, kept, metrics, parent_pid))
+            found = _record(tally) | ({"open": tally.open} if parent_pid else {})  # it adds several up
+            code = int(hurried) if tally.halt is None else _halted(tally.halt)
+        if json:
+            print_lines([found])
+        else:
+            typer.echo(_text(found))
+            _say(_next_step(found["left"]))
     raise typer.Exit(code)
 
 
 def _slots(slots: int | None, least: int | None, most: int | None) -> tuple[int, int, int]:
     """How many at first, at least and at most."""
-    from siafu.errors import ConfigError
-
     if most is None:
         if least is not None:
             raise ConfigError("--min goes with --max, such as --min 8 --max 256")
@@ -138,18 +145,50 @@ def _settings(config: Path | None, flags: Mapping[str, Any], slots: int, process
 
 
 async def _run(
-    settings: Settings, options: WorkerOptions, shop: str | None, keep: float | None, parent: int | None
-) -> tuple[Tally, bool]:
+    settings: Settings, options: WorkerOptions, shop: str | None, keep: float | None, metrics: str | None,
+    parent: int | None,
+) -> tuple[Tally, bool]:  # fmt: skip
     from siafu.border.stopping import stopping
+    from siafu.config.watching import scrape_of
     from siafu.config.worker import opened_worker
+    from siafu.pace.clock import SystemClock
 
+    scrape = scrape_of(settings, SystemClock())
     if not settings.mcp_servers and not os.environ.get("SIAFU_PAYMENTS_URL"):
         _say(f"{UNPAID}; to try refunds: siafu payments serve --help")
-    async with stopping(parent) as stops, opened_worker(settings, options, shop=shop, keep=keep, notice=_say) as worker:
+    async with (
+        stopping(parent) as stops,
+        _served(metrics, scrape),
+        opened_worker(settings, options, shop=shop, keep=keep, notice=_say, scrape=scrape) as worker,
+    ):
         fixed = options.least == options.most
         slots = f"{options.slots}" if fixed else f"{options.least} to {options.most}"
         _say(f"worker {worker.name}: {slots} slots; Ctrl-C stops it in good order")
         return await worker.run(stops), stops.hurry.is_set()
+
+
+@contextlib.asynccontextmanager
+async def _served(metrics: str | None, scrape: Scrape) -> AsyncIterator[None]:
+    """Serve metrics while the block runs, if they are wanted."""
+    if metrics is None:
+        yield
+        return
+    from siafu.border.listening import bind_first, bound_url, host_and_ports
+    from siafu.border.urls import is_loopback
+    from siafu.config.watching import TOKEN, scrape_token
+    from siafu.pace.clock import SystemClock
+    from siafu.service.metrics import METRICS, Metrics, MetricsApp
+    from siafu.service.server import served_beside
+
+    host, ports = host_and_ports(metrics, "--metrics")
+    token, local = scrape_token(), is_loopback(host)
+    if token is None and not local:
+        raise ConfigError(f"metrics at {host} can be read from other machines: set {TOKEN}, or serve them on 127.0.0.1")
+    with bind_first(host, ports) as listening:
+        page = MetricsApp(Metrics(scrape, token, SystemClock(), lambda: local), SystemClock())
+        async with served_beside(page, listening), scrape.lag.measured():
+            _say(f"metrics: {bound_url(listening)}{METRICS}")
+            yield
 
 
 class _Supervised:
@@ -210,7 +249,7 @@ def _say_parts(settings: Settings) -> None:
 
 
 def _say(notice: str) -> None:
-    typer.echo(f"siafu: {notice}", err=True)
+    _log.info("%s", notice)
 
 
 def _halted(halt: Halt) -> int:

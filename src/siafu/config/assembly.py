@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequ
 from functools import partial
 from pathlib import Path
 from random import Random
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -22,24 +22,32 @@ from siafu.config.reload import Following, following
 from siafu.config.reuse import reuse_rules
 from siafu.config.settings import Settings
 from siafu.config.simulated import NOTICE
+from siafu.config.telemetry import telemetry
 from siafu.config.upstreams import configured_prices, open_ways, rules
 from siafu.errors import UnpricedModel
 from siafu.gateway.accounts import Accounts, Rules
 from siafu.gateway.client import Gateway, Way, assemble
 from siafu.gateway.endpoint import Endpoint
+from siafu.gateway.gauges import gateway_families
 from siafu.gateway.guard import Patience
 from siafu.gateway.hedge import Hedge
 from siafu.gateway.meter import MemoryLedger
 from siafu.gateway.tally import Tally
 from siafu.gateway.upstream import Upstream
+from siafu.observe import spans
 from siafu.observe.calls import CallContext
 from siafu.observe.events import Event, HeadsDiffer, LimitsShared, Observer, fan_out, nobody
 from siafu.pace.clock import SystemClock
+from siafu.store.commits import ledger_families
 from siafu.store.records import Claimed, ItemRecord, Journal, Ledger, RunState, RunStore
 from siafu.store.redis import RedisDoor
 from siafu.store.sqlite import SqliteStore
 from siafu.tools.functions import Functions
 from siafu.tools.toolset import ToolSet
+from siafu.tools.traced import TracedTools
+
+if TYPE_CHECKING:
+    from siafu.observe.scrape import Scrape  # prometheus_client, 50 ms
 
 SERVED = 5.0  # seconds that who asks a server waits for an upstream that fails, at most
 
@@ -52,7 +60,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     under a budget. tools: Python functions or one ToolSet, which
     stays the caller's to close. endpoint: an Endpoint to use as it is (tests), None = as the settings say. notice: told
     when the simulated endpoint stands in. models: that will be asked, when they are others than those of the settings.
-    denied: as in `Surroundings`. served: as in `Front`.
+    denied: as in `Surroundings`. served, scrape: as in `Front`.
     """
 
     run: str = "map"
@@ -68,18 +76,20 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     models: Collection[str] = ()
     denied: Callable[[CallContext, str], Awaitable[None]] = unaudited
     served: bool = False
+    scrape: Scrape | None = None
 
 
 class Front(NamedTuple):
     """For whom a gateway is opened. observer: told every event. notice: told what people should know. asked: set to
     have the settings read again at once. served: for somebody who waits for one answer, and wants to know soon when
-    there is none.
+    there is none. scrape: who tells metrics, also of this gateway.
     """
 
     observer: Observer = nobody
     notice: Callable[[str], None] | None = None
     asked: asyncio.Event | None = None
     served: bool = False
+    scrape: Scrape | None = None
 
 
 class House(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,11 +111,15 @@ async def opened(settings: Settings, plan: Plan) -> AsyncIterator[House]:
     """
     clock = SystemClock()
     async with contextlib.AsyncExitStack() as stack:
+        await stack.enter_async_context(telemetry())
         accounts = await stack.enter_async_context(open_accounts(settings, plan.journal, clock))
         rules = _rules(settings, plan)
         store: RunStore | None = None
         if plan.journal is not None:
-            store = _Budgeted(SqliteStore(plan.journal).run(plan.run), accounts, plan, rules)
+            file = SqliteStore(plan.journal)
+            store = _Budgeted(file.run(plan.run), accounts, plan, rules)
+            if plan.scrape is not None:
+                plan.scrape.add(partial(ledger_families, file))
             stack.push_async_callback(store.aclose)
         else:
             _set_budget(accounts, plan, rules, spent=0)
@@ -118,18 +132,19 @@ async def opened(settings: Settings, plan: Plan) -> AsyncIterator[House]:
             ways = await stack.enter_async_context(open_ways(settings))
             upstream = ways[0].upstream
             ledger = MemoryLedger() if store is None else store.ledger
-            endpoint = await stack.enter_async_context(
-                open_gateway(settings, ways, ledger, accounts, Front(plan.observer, plan.notice, served=plan.served))
-            )
+            front = Front(plan.observer, plan.notice, served=plan.served, scrape=plan.scrape)
+            endpoint = await stack.enter_async_context(open_gateway(settings, ways, ledger, accounts, front))
         tools = plan.tools
         if tools is not None and isinstance(tools, Sequence):
             tools = Functions(*tools)
+        if tools is not None and (tracer := spans.tracer()) is not None:
+            tools = TracedTools(tools, tracer)
         around = Surroundings(
             endpoint=endpoint,
             clock=clock,
             tools=tools,
             defaults=plan.defaults,
-            observer=plan.observer,
+            observer=plan.observer if plan.scrape is None else fan_out(plan.observer, plan.scrape.counts),
             denied=plan.denied,
         )
         yield House(around=around, store=store, upstream=upstream, explain=partial(explained, settings, plan.models))
@@ -210,6 +225,9 @@ async def open_gateway(
     redis = None if settings.simulated else settings.redis()
     observer, notice = front.observer, front.notice
     tally = Tally()
+    told_too: list[Observer] = [] if spans.tracer() is None else [spans.note]
+    if front.scrape is not None:
+        observer = fan_out(observer, front.scrape.counts)
     gateway = assemble(
         ways,
         rules(settings),
@@ -217,7 +235,7 @@ async def open_gateway(
         accounts=accounts,
         clock=SystemClock(),
         rng=Random(),
-        observer=fan_out(told(observer, notice), tally),
+        observer=fan_out(told(observer, notice), tally, *told_too),
         thrift=thrift(settings),
         patience=_patience(settings, served=front.served),
         hedge=_hedge(settings),
@@ -229,6 +247,8 @@ async def open_gateway(
         following(Following(settings, gateway, ways, observer, front.asked), notice),
         following_canaries(settings, gateway, tally, observer, notice),
     ):
+        if front.scrape is not None:
+            front.scrape.add(partial(gateway_families, gateway, SystemClock()))
         yield gateway
 
 

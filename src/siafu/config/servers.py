@@ -25,6 +25,7 @@ from siafu.config.settings import Settings
 from siafu.errors import ConfigError
 from siafu.observe.calls import CallContext
 from siafu.pace.clock import SystemClock
+from siafu.store.database import Database
 from siafu.tools.effects import Effects
 from siafu.tools.joined import Joined
 from siafu.tools.mcp import McpTools
@@ -37,12 +38,13 @@ IDENTIFIES = "an MCP server is configured to be told who the customer is, and it
 
 class Desk(msgspec.Struct, frozen=True, kw_only=True):
     """The support swarm's tools, and the key that proves customers to them (None = no server asks for one). denied:
-    keeps in the audit which tools were asked for and may not be used.
+    keeps in the audit which tools were asked for and may not be used. effects: their database.
     """
 
     tools: ToolSet
     identity_key: Secret | None
     denied: Callable[[CallContext, str], Awaitable[None]]
+    effects: Database
 
 
 @contextlib.asynccontextmanager
@@ -72,7 +74,12 @@ async def support_desk(settings: Settings, *, database: str | Path | None = None
             tools = McpTools(server, clock)
             stack.push_async_callback(tools.aclose)
             sets.append(Effects(tools, own, store, clock=clock, owner=process_name(), ours=ours) if own else tools)
-        yield Desk(tools=Validated(Joined(sets)), identity_key=key, denied=partial(record_denial, store))
+        yield Desk(
+            tools=Validated(Joined(sets)),
+            identity_key=key,
+            denied=partial(record_denial, store),
+            effects=store.database,
+        )
 
 
 async def tool_rows(settings: Settings) -> list[Row]:

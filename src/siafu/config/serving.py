@@ -18,11 +18,15 @@ from siafu.config.budgets import open_accounts
 from siafu.config.client_keys import LEDGER, RUN, client_keys
 from siafu.config.settings import Settings
 from siafu.config.swarms import SupportSwarm, support_swarm
+from siafu.config.telemetry import telemetry
 from siafu.config.upstreams import open_ways
+from siafu.config.watching import scrape_of, scrape_token
 from siafu.gateway.accounts import Accounts
 from siafu.gateway.endpoint import Endpoint
+from siafu.observe.scrape import Scrape
 from siafu.pace.clock import Clock, SystemClock
 from siafu.store.client_keys import ClientKeys
+from siafu.store.commits import ledger_families
 from siafu.store.key_spending import charged
 from siafu.store.records import AttemptOpened, AttemptSettled, Ledger
 from siafu.store.redis import RedisDoor
@@ -57,9 +61,10 @@ def _nobody_waits(task: str) -> None:
 
 class Serving(msgspec.Struct, frozen=True, kw_only=True):
     """The built parts. spent: as in `service.budgets`. models: the upstream's list, as it is asked. support: the swarm,
-    or why there is none. identity_key: checks who a customer is. batches: works once it is opened; None = there are
-    neither files nor batches. reload: has the settings read again. redis: where servers share the limits of client
-    keys; None = nowhere.
+    or why there is none. identity_key: checks who a customer is. scrape, scrape_token: the metrics, and what who asks
+    for them has to send (None = only this machine may ask). batches: works once it is opened; None = there are neither
+    files nor batches. reload: has the settings read again. redis: where servers share the limits of client keys; None =
+    nowhere.
     """
 
     clock: Clock
@@ -72,6 +77,8 @@ class Serving(msgspec.Struct, frozen=True, kw_only=True):
     support: SupportSwarm | str
     identity_key: Secret | None
     simulated: bool
+    scrape: Scrape
+    scrape_token: Secret | None = None
     batches: BatchDesk | None = None
     reload: Callable[[], None] = _nobody_looks
     redis: RedisDoor | None = None
@@ -85,7 +92,10 @@ async def serving(settings: Settings, notice: Callable[[str], None]) -> AsyncIte
     Raises: ConfigError, StoreError; StoreBusy when another one does.
     """
     clock = SystemClock()
+    scrape, token = scrape_of(settings, clock), scrape_token()
     async with contextlib.AsyncExitStack() as stack:
+        await stack.enter_async_context(telemetry())
+        await stack.enter_async_context(scrape.lag.measured())
         ways = await stack.enter_async_context(open_ways(settings))
         for text in notices(settings):
             notice(text)
@@ -95,14 +105,14 @@ async def serving(settings: Settings, notice: Callable[[str], None]) -> AsyncIte
         run = store.run(RUN)
         stack.push_async_callback(run.aclose)
         state = await run.begin("")
+        scrape.add(partial(ledger_families, store))
         if state.in_flight:
             notice(f"{state.in_flight} calls were in flight when the last process ended: lost_in_crash in the ledger")
         departures = Departures(run.ledger)
         asked = asyncio.Event()
-        gateway = await stack.enter_async_context(
-            open_gateway(settings, ways, departures, accounts, Front(notice=notice, asked=asked, served=True))
-        )
-        support = await stack.enter_async_context(support_swarm(settings, gateway))
+        front = Front(notice=notice, asked=asked, served=True, scrape=scrape)
+        gateway = await stack.enter_async_context(open_gateway(settings, ways, departures, accounts, front))
+        support = await stack.enter_async_context(support_swarm(settings, gateway, scrape.counts))
         desk = await stack.enter_async_context(batch_desk(settings, gateway, clock))
 
         address = settings.redis()
@@ -122,6 +132,8 @@ async def serving(settings: Settings, notice: Callable[[str], None]) -> AsyncIte
             support=support,
             identity_key=identity_key(),
             simulated=settings.simulated,
+            scrape=scrape,
+            scrape_token=token,
             batches=desk,
             reload=asked.set,
             redis=redis,

@@ -17,8 +17,11 @@ from siafu.config.servers import support_desk
 from siafu.config.settings import Settings
 from siafu.errors import ConfigError, StoreError
 from siafu.gateway.endpoint import Endpoint
+from siafu.observe import spans
+from siafu.observe.events import Observer
 from siafu.pace.clock import SystemClock
 from siafu.swarm.results import MapResult
+from siafu.tools.traced import TracedTools
 
 NAMESPACE = "siafu/"  # how the names of models begin that are swarms
 
@@ -46,7 +49,9 @@ class SupportSwarm:
 
 
 @contextlib.asynccontextmanager
-async def support_swarm(settings: Settings, endpoint: Endpoint) -> AsyncIterator[SupportSwarm | str]:
+async def support_swarm(
+    settings: Settings, endpoint: Endpoint, observer: Observer
+) -> AsyncIterator[SupportSwarm | str]:
     """The swarm, its models called through `endpoint`; or why the settings do not allow for one."""
     async with contextlib.AsyncExitStack() as stack:
         swarm: SupportSwarm | str
@@ -56,6 +61,9 @@ async def support_swarm(settings: Settings, endpoint: Endpoint) -> AsyncIterator
         except (ConfigError, StoreError) as error:
             swarm = error.message
         else:
-            around = Surroundings(endpoint=endpoint, clock=SystemClock(), tools=desk.tools, denied=desk.denied)
+            tools = desk.tools if (tracer := spans.tracer()) is None else TracedTools(desk.tools, tracer)
+            around = Surroundings(
+                endpoint=endpoint, clock=SystemClock(), tools=tools, denied=desk.denied, observer=observer
+            )
             swarm = SupportSwarm(SupportJob(Support(models=models)), around, desk.identity_key)
         yield swarm

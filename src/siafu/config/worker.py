@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import secrets
 from collections.abc import AsyncIterator, Callable
+from functools import partial
 from pathlib import Path
 
 from siafu import __version__
@@ -22,11 +23,14 @@ from siafu.config.tasks import opened_store, task_bell, task_database
 from siafu.errors import StoreBusy, StoreError
 from siafu.gateway.client import Gateway
 from siafu.gateway.endpoint import Endpoint
+from siafu.observe.scrape import Scrape
 from siafu.pace.clock import SystemClock
 from siafu.pace.slots import Slots
 from siafu.queue.attendance import Attendance
 from siafu.queue.worker import Worker, WorkerOptions
+from siafu.store.commits import commit_families
 from siafu.store.database import Database
+from siafu.store.figures import effect_families, task_families
 from siafu.store.lock import Lock
 from siafu.store.task_desk import TaskDesk, Which
 from siafu.store.workers import Workers
@@ -44,10 +48,11 @@ async def opened_worker(
     shop: str | None,
     keep: float | None,
     notice: Callable[[str], None],
+    scrape: Scrape,
 ) -> AsyncIterator[Worker]:
     """A worker for support tasks, with its endpoint, tools and ledger. shop: the example shop's database, None = its
     default place. keep: seconds after which tasks that have ended are removed; None = never. notice: told what an
-    operator should know.
+    operator should know. scrape: told of everything for its metrics.
 
     Raises: ConfigError, StoreError.
     """
@@ -61,7 +66,7 @@ async def opened_worker(
         desk = await stack.enter_async_context(support_desk(settings, database=shop))
         ledger, place = _ledger(settings.home)
         stack.callback(place.release)
-        plan = Plan(run=RUN, journal=ledger, tools=desk.tools, denied=desk.denied, notice=notice)
+        plan = Plan(run=RUN, journal=ledger, tools=desk.tools, denied=desk.denied, notice=notice, scrape=scrape)
         house = await stack.enter_async_context(opened(settings, plan))
         if house.store is None:
             raise TypeError("a worker needs a ledger")
@@ -73,7 +78,12 @@ async def opened_worker(
         if keep is not None:
             stack.callback(asyncio.create_task(_put_away(TaskDesk(database), keep, notice)).cancel)
         beside = _attendance(database, options, house.around.endpoint).run
-        yield Worker(name, store, handlers, bell, SystemClock(), options, beside)
+        worker = Worker(name, store, handlers, bell, SystemClock(), options, beside)
+        scrape.add(worker.families)
+        scrape.add(partial(commit_families, "tasks", store.together))
+        scrape.add_slow("tasks", task_families(database))
+        scrape.add_slow("effects", effect_families(desk.effects))
+        yield worker
 
 
 def _attendance(database: Database, options: WorkerOptions, endpoint: Endpoint) -> Attendance:

@@ -153,6 +153,16 @@ class Accounts:
             del self._items[key]
         return self._accounts.pop(run, None) or Account()
 
+    def budgets(self) -> dict[str, tuple[int, int]]:
+        """What is spent or reserved, and the whole: of the budgets of all runs together (`run`), and of the one that
+        processes share (`shared`). Without those that there are not.
+        """
+        runs = [used for account in self._accounts.values() if (used := account.used()) is not None]
+        found = {"run": (sum(used for used, _ in runs), sum(whole for _, whole in runs))} if runs else {}
+        if self._shared is not None and (shared := self._shared().used()) is not None:
+            found["shared"] = shared
+        return found
+
     def limited(self, run: str) -> bool:
         """Whether any budget holds for the calls of a run."""
         return self._shared is not None or run in self._rules or self.of(run).limit is not None

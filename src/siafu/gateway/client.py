@@ -1,6 +1,6 @@
 """How a model call is put together. Outermost first:
 
-Deadlined > Reusing > Thrifty > Retrying > Hedging > Routed > [for each upstream and key:
+[Traced] > Deadlined > Reusing > Thrifty > Retrying > Hedging > Routed > [for each upstream and key:
     Guarded > Warmed > Limited > RoleBudgeted > Metered > Spelled > Transport]
 """
 
@@ -34,10 +34,12 @@ from siafu.gateway.routed import Lane, Routed
 from siafu.gateway.routing import Rule
 from siafu.gateway.sharing import Sharing
 from siafu.gateway.thrift import Thrift, Thrifty
+from siafu.gateway.traced import Traced
 from siafu.gateway.transport import Transport
 from siafu.gateway.upstream import Upstream
 from siafu.gateway.warmed import Warmed
 from siafu.gateway.wire import encode
+from siafu.observe import spans
 from siafu.observe.calls import CallContext
 from siafu.observe.events import Observer
 from siafu.pace.clock import Clock
@@ -120,6 +122,11 @@ class Gateway:
 
     async def open(self, request: ChatRequest, context: CallContext) -> Reply:
         return await self._endpoint.open(request, context)
+
+    @property
+    def lanes(self) -> list[Lane]:
+        """Its upstreams and keys, as they are now."""
+        return [post.lane for post in self._posts]
 
     @property
     def waiting(self) -> int:
@@ -254,13 +261,14 @@ def assemble(  # noqa: PLR0913 (the one place where everything meets)
         alone = len(lanes) == 1 and not choice.rules and lanes[0].models is None and choice.split is None
         (hedging or retrying).inner = lanes[0].endpoint if alone else routed
         in_use[:] = [post.way for post in posts]
-        retrying.rules = RetryRules(max_wait=max((post.way.limits.max_wait for post in posts), default=0.0))
+        longest = max((post.way.limits.max_wait for post in posts), default=0.0)
+        retrying.rules = RetryRules(max_wait=longest, leaves=patience.ends_run)
         outermost_first: list[Wrap] = [
             lambda inner: Deadlined(inner, clock),
             *([around_again] if reuse else []),
             *([] if thrift is None else [lambda inner: Thrifty(inner, thrift, accounts, observer)]),
         ]
-        return _wrapped(retrying, outermost_first)
+        return _traced(_wrapped(retrying, outermost_first), posts)
 
     def around_again(inner: Endpoint) -> Endpoint:  # with the answers that it has
         reusing.inner = inner
@@ -269,10 +277,9 @@ def assemble(  # noqa: PLR0913 (the one place where everything meets)
     guard = Guard(patience, clock=clock, observer=observer)
     routed = Routed((), rules, clock=clock, observer=observer)
     name = ways[0].upstream.name if len(ways) == 1 else ""
-    in_use: list[Way] = []
-    worst = partial(_worst, in_use, clock)
-    hedging = None
+    in_use, hedging = list[Way](), None
     if hedge is not None:
+        worst = partial(_worst, in_use, clock)
         hedging = Hedging(routed, hedge, worst=worst, accounts=accounts, clock=clock, observer=observer)
     retrying = Retrying(hedging or routed, RetryRules(), clock=clock, rng=rng, upstream=name, observer=observer)
     reusing = Reusing(retrying, reuse, clock=clock, observer=observer)
@@ -312,6 +319,12 @@ def _worst(ways: Sequence[Way], clock: Clock, request: ChatRequest) -> int | Non
     output, size, now = max_output(request) or DEFAULT_MAX_OUTPUT, len(encode(request)), clock.wall()
     rates = [way.prices.rates((way.models or {}).get(request.model, request.model), now) for way in ways]
     return max((each.ceiling(size, output) for each in rates if each is not None), default=None)
+
+
+def _traced(endpoint: Endpoint, posts: Sequence[_Post]) -> Endpoint:
+    """With a span around each call, when somebody traces."""
+    tracer = spans.tracer()
+    return endpoint if tracer is None else Traced(endpoint, tracer, [post.way.upstream for post in posts])
 
 
 def _wrapped(endpoint: Endpoint, outermost_first: Sequence[Wrap]) -> Endpoint:

@@ -152,6 +152,11 @@ class Guarded:
         return self._inner.waiting
 
     @property
+    def limit(self) -> int:
+        """As `Limited.limit`."""
+        return self._inner.limit
+
+    @property
     def gates(self) -> list[Gate]:
         """Those that stand before it now; lanes that fail together have them in common."""
         return [gate for gate in (*self._known.gates.values(), self._credit) if gate is not None]

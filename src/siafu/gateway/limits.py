@@ -162,6 +162,11 @@ class Limited:
         """Calls that wait for a permit."""
         return sum(self._waiting.values())
 
+    @property
+    def limit(self) -> int:
+        """Calls at once, as they are allowed now."""
+        return self._admission.policy.limit
+
     def change(self, limits: Limits) -> None:
         """Hold these limits from now on; calls under way count in them. Of `policy`, `ramp` and `interactive` those of
         the start stay.

@@ -40,13 +40,15 @@ class RetryRules(msgspec.Struct, frozen=True, kw_only=True):
     """`attempts`: requests a step may lose to faults; one that is delivered again is asked once even when they are used
     up, as nobody knows what became of the last. `max_wait`: seconds, the longest server-given wait that is waited
     out. `patience`: seconds a call goes on asking while it is refused for now. `quota_tries`: tries
-    while the refusal may mean a quota of the month as well as one of the minute.
+    while the refusal may mean a quota of the month as well as one of the minute. leaves: what the retry budget does not
+    repeat is left to a later run, as an Outage.
     """
 
     attempts: int = 3
     max_wait: float = 60.0
     patience: float = 600.0
     quota_tries: int = 3
+    leaves: bool = False
 
 
 def kind_of(error: ModelError) -> Kind:
@@ -133,9 +135,10 @@ class Retrying:
                 now = self._clock.now()
                 sent = context.attempts + error.attempts  # 0: it was refused here and never sent
                 wait = progress.next_wait(error, self.rules, now, self._rng)
-                if wait is None or not self._may_repeat(error, context, now + wait):
+                late = wait is not None and context.deadline is not None and now + wait >= context.deadline
+                if wait is None or late or not self._paid(error):
                     error.attempts = sent - first
-                    last = self._last_word(error, progress, sent - first)
+                    last = self._last_word(error, progress, unpaid=wait is not None and not late)
                     if last is error:
                         raise
                     raise last from error
@@ -149,23 +152,23 @@ class Retrying:
                 )
                 await self._clock.sleep(wait)
 
-    def _may_repeat(self, error: ModelError, context: CallContext, at: float) -> bool:
-        if context.deadline is not None and at >= context.deadline:
-            return False
+    def _paid(self, error: ModelError) -> bool:
         if kind_of(error) != "fault":
             return True
         paid = self._allowance.spend()  # also by who need not pay, so that those who must see what has been repeated
         return paid or error.elsewhere or error.held
 
-    def _last_word(self, error: ModelError, progress: Progress, attempts: int) -> SiafuError:
-        """The error to raise. A refusal that kept naming a quota is told as one. The last attempt of a step, when
-        others fail there too, is an outage. Who has no time to wait for credit, as others do, ran out of time.
+    def _last_word(self, error: ModelError, progress: Progress, *, unpaid: bool) -> SiafuError:
+        """The error to raise. A refusal that kept naming a quota is told as one. Who has no time to wait for credit, as
+        others do, ran out of time. The last attempt of a step is an outage when all calls there fail, and so is one
+        that could be repeated and is `unpaid`, as many fail.
         """
         if isinstance(error, QuotaExhausted) and error.late:
             return DeadlineReached(f"the deadline of this call comes before the next look: {error.message}")
-        if error.common and not error.elsewhere:
-            outage = Outage(f"{error.message} (other calls there fail too)", status=error.status, attempts=attempts)
-            outage.lasts = not error.held and not error.late
+        if (error.common or (unpaid and self.rules.leaves)) and not error.elsewhere:
+            why = f"{error.message} (other calls fail too)"
+            outage = Outage(why, status=error.status, attempts=error.attempts)
+            outage.lasts = error.common and not error.held and not error.late
             return outage
         if progress.unsure < self.rules.quota_tries or not ambiguous_quota(error.provider_code):
             return error

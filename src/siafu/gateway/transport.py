@@ -35,6 +35,7 @@ from siafu.gateway.stream import Assembler, SseDecoder
 from siafu.gateway.upstream import Upstream
 from siafu.gateway.wire import OWN_FIELDS, encode, parse_answer
 from siafu.observe.calls import CallContext
+from siafu.observe.spans import headers as trace_headers
 from siafu.pace.clock import Clock
 
 _LARGE = 2**20  # bytes; the library wants larger bodies as files
@@ -105,7 +106,7 @@ class Transport:
                     response = await session.post(
                         self._url,
                         data=data if len(data) <= _LARGE else io.BytesIO(data),
-                        headers={"x-siafu-attempt": str(call.attempt), **self._auth},
+                        headers={"x-siafu-attempt": str(call.attempt), **self._auth, **trace_headers()},
                         allow_redirects=False,
                         proxy=self._proxy,
                         timeout=timeout,

@@ -47,6 +47,11 @@ class Warmed:
         """As `Limited.waiting`."""
         return self._inner.waiting
 
+    @property
+    def limit(self) -> int:
+        """As `Limited.limit`."""
+        return self._inner.limit
+
     def pause(self, now: float) -> float:
         return self._inner.pause(now)
 

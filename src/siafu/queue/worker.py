@@ -19,6 +19,8 @@ from siafu.border.secrets import redact
 from siafu.border.stopping import Stops
 from siafu.border.text import clean
 from siafu.errors import Fenced, StoreError
+from siafu.observe import spans
+from siafu.observe.figures import Family
 from siafu.pace.clock import Clock
 from siafu.queue.doorbell import Doorbell
 from siafu.store.task_backlog import MAX_OPEN
@@ -157,6 +159,7 @@ class Worker:
         self._options = options
         self._beside = beside
         self._held: dict[str, _Held] = {}
+        self._claimed: Counter[str] = Counter()  # by kind; each has its share for the oldest
         self._news = asyncio.Event()
         self._reachable = True
         self.tally = Tally()
@@ -165,6 +168,23 @@ class Worker:
     def busy(self) -> int:
         """Tasks that it holds."""
         return len(self._held)
+
+    def families(self) -> list[Family]:
+        """What it has done and does, as metrics."""
+        tally, ended = self.tally, [((state,), float(n)) for state, n in self.tally.left.items() if state in TERMINAL]
+        return [
+            Family("siafu_worker_slots", "gauge", "Tasks at once", (), [((), self.slots)]),
+            Family("siafu_worker_busy_slots", "gauge", "Tasks that it holds now", (), [((), self.busy)]),
+            Family("siafu_worker_deliveries", "counter", "Tasks that it was given", (), [((), tally.claimed)]),
+            Family("siafu_worker_tasks_ended", "counter", "Tasks that it ended, by state", ("state",), ended),
+            Family(
+                "siafu_worker_fenced",
+                "counter",
+                "Tasks that were another's when it ended them",
+                (),
+                [((), tally.fenced)],
+            ),
+        ]
 
     async def run(self, stops: Stops) -> Tally:
         """Work until `stops` asks for an end, or the options say so. The first ask lets running tasks end, for the time
@@ -187,8 +207,8 @@ class Worker:
         return self.tally
 
     async def _work(self, stops: Stops) -> None:
-        for kind in self._handlers if self._options.until_empty else ():
-            await self._store.look_again(kind)
+        if self._options.until_empty:
+            await self._look_again(stops)
         while not stops.asked.is_set() and self.tally.halt is None:
             self._news.clear()
             await self._fill()
@@ -197,6 +217,17 @@ class Worker:
                 return
             await self._wait(self._options.poll)
         await self._drain(stops)
+
+    async def _look_again(self, stops: Stops) -> None:
+        """Have ready what waits for a person or a tool, as soon as the store answers."""
+        while not stops.asked.is_set():
+            try:
+                for kind in self._handlers:
+                    await self._store.look_again(kind)
+                return
+            except StoreError as error:
+                self._unreachable(error)
+            await self._wait(self._options.poll)
 
     # ---- taking tasks -------------------------------------------------------------------------------------------
 
@@ -211,13 +242,16 @@ class Worker:
             lease = self._options.lease
             try:
                 found = await self._store.claim(
-                    self.name, kind, free, lease, before=self.tally.claimed, suspect=not self._holds_suspect()
+                    self.name, kind, free, lease, before=self._claimed[kind], suspect=not self._holds_suspect()
                 )
             except StoreError as error:
                 return self._unreachable(error)
             self._reachable = True
             self.tally.claimed += len(found)
+            self._claimed[kind] += sum(not each.suspect for each in found)
             for each in found:
+                if each.id in self._held:  # lost, and won again, before it was noticed
+                    self._held[each.id].stop("lost")
                 held = self._held[each.id] = _Held(each, began + lease)
                 held.task = asyncio.create_task(self._do(held), name=f"siafu task {each.id}")
         return None
@@ -278,7 +312,8 @@ class Worker:
             return Expired()
 
         async def perform() -> Outcome:
-            return await self._handlers[lease.kind](lease, TaskJournal(self._store, lease))
+            with spans.under(lease.trace):
+                return await self._handlers[lease.kind](lease, TaskJournal(self._store, lease))
 
         work = asyncio.create_task(perform())
         stopped: asyncio.Task[Any] = asyncio.create_task(held.stopped.wait())
@@ -295,6 +330,7 @@ class Worker:
             if not work.done():
                 work.cancel()
                 await asyncio.wait({work}, timeout=PUT_DOWN)
+        work.add_done_callback(_heed)  # it may end later, in vain
         return _told(held, work)
 
     async def _expire(self, held: _Held, seconds: float) -> None:
@@ -327,24 +363,28 @@ class Worker:
                 self._unreachable(error)
             else:
                 last = began if renew else last
-                for id in held.keys() & self._held.keys():
+                for id, epoch in held.items():
+                    mine = self._held.get(id)
+                    if mine is None or mine.lease.epoch != epoch:  # it has come back under another one meanwhile
+                        continue
                     if renew and id not in found.lost:
-                        self._held[id].until = began + lease
+                        mine.until = began + lease
                     elif id in found.lost:
-                        self._held[id].stop("lost")
+                        mine.stop("lost")
                     if id in found.to_cancel:
-                        self._held[id].stop("cancel")
+                        mine.stop("cancel")
             await self._clock.sleep(min(1.0, lease / 5))
 
     async def _mind_the_time(self) -> None:
         """Stop what somebody else may hold by now; also while the store does not answer. At the second look only: when
         this process itself has stood still, it asks the store first.
         """
-        late: set[_Held] = set()
+        late: list[_Held] = []
         while True:
-            before, late = late, {held for held in self._held.values() if self._clock.now() >= held.until}
-            for held in before & late:
-                held.stop("lost")
+            before, late = late, [held for held in self._held.values() if self._clock.now() >= held.until]
+            for held in late:
+                if held in before:
+                    held.stop("lost")
             await self._clock.sleep(min(1.0, self._options.lease / 5))
 
     # ---- ending -------------------------------------------------------------------------------------------------
@@ -384,6 +424,12 @@ def _told(held: _Held, work: asyncio.Task[Outcome]) -> Verdict | Halt | None:
     if isinstance(error, StoreError):  # it says nothing about the task
         return Later(code=error.code, message=error.message)
     return Failed(code="work_failed", message=redact(clean(f"{type(error).__name__}: {error}")), passing=True)
+
+
+def _heed(work: asyncio.Task[Outcome]) -> None:
+    """Take the exception of work that nobody waits for any more."""
+    if not work.cancelled():
+        work.exception()
 
 
 def _bounded(outcome: Outcome) -> Outcome:

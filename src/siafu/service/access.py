@@ -33,16 +33,21 @@ def check_browser(host: str, origin: str, allowed: Iterable[str], *, loopback: b
 
     Raises: Refused.
     """
-    name = _host(f"//{host}")
+    name = host_of(host)
     if not (name in allowed or is_loopback(name) or (not loopback and _is_address(name))):
         raise Refused(421, f"this server does not go by the name {preview(name, 100)!r}; see --allow-host", again=False)
     if origin:
-        page = _host(origin)
+        page = _named(origin)
         if not (page and (page == name or page in allowed or (loopback and is_loopback(page)))):
             raise Refused(403, "requests from pages of other sites are refused", code="origin_refused", again=False)
 
 
-def _host(url: str) -> str:
+def host_of(host: str) -> str:
+    """The name in a Host header, without its port; empty when there is none."""
+    return _named(f"//{host}")
+
+
+def _named(url: str) -> str:
     try:
         return (urlsplit(url).hostname or "").lower()
     except ValueError:
@@ -133,6 +138,11 @@ class KeyRing:
         self._holders: Mapping[str, Holder] = {}
         self._wrong: OrderedDict[str, Bucket] = OrderedDict()
 
+    @property
+    def open(self) -> bool:
+        """Whether nobody needs a key."""
+        return not self._holders and self._open_until_first
+
     async def refresh(self) -> None:
         """Read the keys if any changed. Raises: StoreError; then the former ones go on."""
         edition = await self._keys.edition()
@@ -180,7 +190,7 @@ class KeyRing:
 
         Raises: Refused.
         """
-        if not self._holders and self._open_until_first:
+        if self.open:
             return None
         scheme, _, text = b", ".join(authorization).decode("latin-1").partition(" ")
         holder = self._holders.get(hash_of(text.strip())) if scheme.lower() == "bearer" else None

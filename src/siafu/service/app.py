@@ -17,12 +17,14 @@ import msgspec
 from siafu.config.serving import Serving
 from siafu.config.swarms import NAMESPACE
 from siafu.errors import DeadlineReached, SiafuError
+from siafu.observe import spans
 from siafu.observe.calls import CallContext
 from siafu.service import stored
 from siafu.service.access import Holder, KeyRing, check_browser
 from siafu.service.budgets import Budgets, task_name
 from siafu.service.completions import complete, event
 from siafu.service.exchange import Exchange, Receive, Scope, Send
+from siafu.service.metrics import METRICS, Metrics, Requests
 from siafu.service.models import Models
 from siafu.service.patience import Patience
 from siafu.service.reading import Asked, read_request
@@ -73,6 +75,9 @@ class App:
         self._idle.set()
         self.draining = False
         parts.departures.left = self._queued.end
+        self._requests = Requests([*ROUTES, METRICS])
+        self._metrics = Metrics(parts.scrape, parts.scrape_token, parts.clock, lambda: ring.open)
+        parts.scrape.add(self._requests.families)
 
     @asynccontextmanager
     async def working(self) -> AsyncIterator[None]:
@@ -102,6 +107,7 @@ class App:
             await self._tell(x, Refused(500, INTERNAL, code="internal_error"))
         finally:
             x.end()
+            self._requests.ended(scope["path"], x.status, self._clock.now() - x.arrived)
 
     async def _serve(self, x: Exchange) -> None:
         path, method = x.scope["path"], x.scope["method"]
@@ -111,6 +117,8 @@ class App:
             await self._chat(x)
         elif path in (ALIVE, READY) and method == "GET":
             await self._health(x, ready=path == READY)
+        elif path == METRICS and method == "GET":
+            await self._metrics.answer(x)
         else:
             holder = self._ring.admit(x.headers(b"authorization"), x.address)
             key = None if holder is None else holder.key
@@ -174,7 +182,8 @@ class App:
                 user="" if key is None else key.terms.customer,
                 deadline=x.arrived + self._bounds.seconds,
             )
-            await complete(x, self._parts.endpoint, asked, context)
+            with spans.under(x.header(b"traceparent")):
+                await complete(x, self._parts.endpoint, asked, context)
 
     async def _ask_swarm(self, x: Exchange, asked: Asked, key: ClientKey | None, account: str) -> None:
         if asked.request.model != SUPPORT:
@@ -190,8 +199,9 @@ class App:
         request = customer_request(asked.request, customer, id)
         self._queued.end(task_name(key, x.id))  # the swarm's own calls have their places in the queue
         try:
-            async with asyncio.timeout(self._bounds.seconds):
-                result = await support.ask(request, run=account, tenant="" if key is None else key.terms.tenant)
+            with spans.under(x.header(b"traceparent")):
+                async with asyncio.timeout(self._bounds.seconds):
+                    result = await support.ask(request, run=account, tenant="" if key is None else key.terms.tenant)
         except TimeoutError:
             raise DeadlineReached(f"{SUPPORT} had not answered after {self._bounds.seconds:g} s") from None
         await send_result(x, result, asked, now)

@@ -31,7 +31,19 @@ class Exchange:
     last one can be an error. The work is that of the task that makes it.
     """
 
-    __slots__ = ("_headers", "_receive", "_send", "_task", "arrived", "events", "id", "scope", "started", "why")
+    __slots__ = (
+        "_headers",
+        "_receive",
+        "_send",
+        "_task",
+        "arrived",
+        "events",
+        "id",
+        "scope",
+        "started",
+        "status",
+        "why",
+    )
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, arrived: float) -> None:
         self.scope = scope
@@ -39,6 +51,7 @@ class Exchange:
         self.id = f"req_{_process}{next(_numbers):012x}"
         self.started = False
         self.events = True
+        self.status = 0  # once the answer has begun
         self.why: Why = ""
         self._receive = receive
         self._send = send
@@ -115,7 +128,7 @@ class Exchange:
         return message.get("body", b""), message.get("more_body", False)
 
     async def begin(self, status: int, headers: Sequence[Header]) -> None:
-        self.started = True
+        self.started, self.status = True, status
         id = self.id.encode()
         own = ((b"x-request-id", id), (b"x-siafu-request-id", id))  # the first is what OpenAI's clients look for
         await self._send({"type": "http.response.start", "status": status, "headers": [*own, *headers]})

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import resource
 import socket
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import cast
 
 import uvicorn
@@ -15,8 +15,9 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from siafu.border.stopping import Stops
 from siafu.border.web import serve_until
 from siafu.service.app import App
-from siafu.service.exchange import GONE, MAX_HEADERS
+from siafu.service.exchange import GONE, MAX_HEADERS, Receive, Scope, Send
 
+Asgi = Callable[[Scope, Receive, Send], Awaitable[None]]
 HEADER_SECONDS = 10.0  # for these to arrive
 SEND_SECONDS = 60.0  # for a client to take in what waits to be sent to it
 IDLE_SECONDS = 75.0  # an unused connection is kept, longer than clients keep theirs
@@ -133,7 +134,28 @@ async def serve(
     """Serve until asked to stop; requests that run then have `grace` seconds to end, new ones are refused meanwhile.
     on_ready: called once requests are served. True when every request came to its own end.
     """
-    config = uvicorn.Config(
+
+    async def end() -> bool:
+        await stops.asked.wait()
+        return await app.drain(grace, stops.hurry)
+
+    return await serve_until(end, _config(app), listening, on_ready)
+
+
+@contextlib.asynccontextmanager
+async def served_beside(app: Asgi, listening: socket.socket) -> AsyncIterator[None]:
+    """Serve `app` while the block runs."""
+    over = asyncio.Event()
+    serving = asyncio.create_task(serve_until(over.wait, _config(app), listening, lambda: None))
+    try:
+        yield
+    finally:
+        over.set()
+        await serving
+
+
+def _config(app: Asgi) -> uvicorn.Config:
+    return uvicorn.Config(
         app,
         http=Guarded,
         ws="none",
@@ -147,9 +169,3 @@ async def serve(
         timeout_keep_alive=int(IDLE_SECONDS),
         timeout_graceful_shutdown=2,
     )
-
-    async def end() -> bool:
-        await stops.asked.wait()
-        return await app.drain(grace, stops.hurry)
-
-    return await serve_until(end, config, listening, on_ready)

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -15,6 +15,7 @@ from siafu.border.text import clean, preview
 from siafu.errors import InputError
 from siafu.store.database import Database, Transaction
 from siafu.store.task_records import Move, Task
+from siafu.store.task_turns import line_up
 from siafu.store.tasks import as_task, finish, ring
 from siafu.store.workers import Workers
 
@@ -23,6 +24,7 @@ AT_ONCE = 500  # rows of one transaction
 _ID = re.compile(r"t_[0-9a-f]{1,32}")
 _NEEDS = "SELECT state FROM task JOIN task_need ON task_need.needs = task.id WHERE task_need.task = :id"
 ENDED_BADLY = ("failed", "cancelled", "expired", "dead_letter")
+_NEED_GONE = "need_gone"  # the code of what can never begin again
 
 
 class Which(msgspec.Struct, frozen=True, kw_only=True):
@@ -135,15 +137,19 @@ class TaskDesk:
 
     async def retry(self, ids: Sequence[str]) -> int:
         """Have tasks that ended otherwise than well begin again, with all they have journaled; returns how many.
-        Deadlines that are over hold no longer. What needs one that did not succeed is left; retry that one first.
+        Deadlines that are over hold no longer. What needs one that did not succeed is left; retry that one first. If
+        that one was removed, it is left for good.
         """
 
         def work(tx: Transaction) -> int:
             again = 0
             for task in sorted(_each(tx, ids), key=lambda task: task.created_at):
                 states = tx.rows(_NEEDS, id=task.id)
-                if task.state in ENDED_BADLY and not any(need["state"] in ENDED_BADLY for need in states):
+                lacking = task.code == _NEED_GONE or any(need["state"] in ENDED_BADLY for need in states)
+                if task.state in ENDED_BADLY and not lacking:
                     left = sum(need["state"] != "succeeded" for need in states)
+                    if not left:
+                        line_up(tx, [msgspec.structs.asdict(task)])
                     again += tx.change(
                         "UPDATE task SET state = :state, ready_at = {now}, ended_at = NULL, deliveries = 0, "
                         "lapses = 0, deps_left = :left, cancel_requested = 0, waits_since = NULL, "
@@ -163,13 +169,13 @@ class TaskDesk:
         """
         where, values = _where(which)
         sql = (
-            f"DELETE FROM task WHERE id IN (SELECT id FROM task WHERE ended_at IS NOT NULL AND ended_at <= :until "
-            f"AND {where} ORDER BY ended_at, id LIMIT :most)"
+            f"SELECT id, state FROM task WHERE ended_at IS NOT NULL AND ended_at <= :until AND {where} "
+            "ORDER BY ended_at, id LIMIT :most {for_update}"
         )
 
         def work(tx: Transaction) -> int:
             (clock,) = tx.rows("SELECT {now} AS now")
-            return tx.change(sql, until=clock["now"] - seconds, most=AT_ONCE, **values)
+            return _remove(tx, tx.rows(sql, until=clock["now"] - seconds, most=AT_ONCE, **values))
 
         removed = 0
         while True:
@@ -193,8 +199,7 @@ class TaskDesk:
             for row in rows:
                 if (task := as_task(row)).ended_at is None:  # what needs it must not wait for ever
                     finish(tx, task, Move(state="cancelled", code="customer_forgotten"))
-                tx.change("DELETE FROM task WHERE id = :id", id=task.id)
-            return len(rows)
+            return _remove(tx, rows)
 
         removed = 0
         while found := await self._database.run(work):
@@ -209,6 +214,20 @@ def _each(tx: Transaction, ids: Sequence[str]) -> list[Task]:
     """Those that there are, locked."""
     found = (tx.row("SELECT * FROM task WHERE id = :id {for_update}", id=id) for id in sorted(ids))
     return [as_task(row) for row in found if row is not None]
+
+
+def _remove(tx: Transaction, rows: Sequence[Mapping[str, Any]]) -> int:
+    """Remove tasks that have ended; returns how many. What needed one that did not succeed can never begin again."""
+    if not rows:
+        return 0
+    needs = "state <> 'succeeded' AND ended_at IS NOT NULL AND id IN (SELECT task FROM task_need WHERE needs = :id)"
+    for row in rows:
+        if row["state"] != "succeeded":
+            message = f"it needs the task {row['id']}, which did not succeed, and was removed"
+            sql = f"UPDATE task SET code = :code, message = :message WHERE {needs}"
+            tx.change(sql, id=row["id"], code=_NEED_GONE, message=message)
+    ids = {f"id{n}": row["id"] for n, row in enumerate(rows)}
+    return tx.change(f"DELETE FROM task WHERE id IN ({', '.join(f':{name}' for name in ids)})", **ids)
 
 
 def _where(which: Which) -> tuple[str, dict[str, str]]:

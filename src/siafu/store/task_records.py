@@ -3,9 +3,9 @@
 A task is ready, is leased to a worker under an epoch, and ends once: succeeded, failed, cancelled, expired or
 dead_letter. In between it may be blocked (by tasks that it needs) or waiting (until `ready_at`).
 
-Who is next: by priority, then in turn. Turns are tags that a task gets when it is accepted (start-time fair queueing:
-Goyal, Vin and Cheng, SIGCOMM 1996): a tenant's next tag is one more than its last, but not less than the tag being
-served now. So tenants alternate however much each of them has submitted, and who was idle has saved nothing up. One
+Who is next: by priority, then in turn. Turns are tags that a task gets when it can begin (start-time fair queueing:
+Goyal, Vin and Cheng, SIGCOMM 1996): a tenant's next tag is one more than its last, but not less than the tag that is
+next now. So tenants alternate however much each of them has submitted, and who was idle has saved nothing up. One
 claim in AGED_SHARE goes to what has been ready the longest, if that is AGED_SECONDS or more: so a low priority is slow
 under load, but never starves, and a high one keeps the rest.
 
@@ -22,6 +22,7 @@ import msgspec
 from siafu.border.canonical import fingerprint
 from siafu.border.text import clean, preview
 from siafu.errors import InputError
+from siafu.observe.spans import traceparent
 
 State = Literal["blocked", "ready", "leased", "waiting", "succeeded", "failed", "cancelled", "expired", "dead_letter"]
 TERMINAL = ("succeeded", "failed", "cancelled", "expired", "dead_letter")
@@ -39,7 +40,7 @@ class NewTask(msgspec.Struct, frozen=True, kw_only=True):
     """What is submitted. kind: which work it is. payload: JSON. run: a name under which tasks are found together.
     customer: whose data it holds. once: idempotency key within the tenant; None = none. priority: 1 (first) to 3.
     deadline: seconds from its acceptance after which it expires; None = never. needs: ids of tasks of the same tenant
-    that must succeed first.
+    that must succeed first. trace: the traceparent under which it is done, empty = none.
     """
 
     kind: str
@@ -51,6 +52,7 @@ class NewTask(msgspec.Struct, frozen=True, kw_only=True):
     priority: int = 2
     deadline: float | None = None
     needs: tuple[str, ...] = ()
+    trace: str = ""
 
 
 class Accepted(msgspec.Struct, frozen=True, kw_only=True):
@@ -105,6 +107,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     message: str
     result: str | None
     ended_at: float | None
+    trace: str
 
 
 class Lease(msgspec.Struct, frozen=True, kw_only=True):
@@ -125,6 +128,7 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True):
     retried: bool
     begun: bool
     suspect: bool
+    trace: str = ""
 
 
 class Succeeded(msgspec.Struct, frozen=True):
@@ -233,11 +237,12 @@ def aged_claims(before: int, wanted: int) -> int:
     return (before + wanted) // AGED_SHARE - before // AGED_SHARE
 
 
-def first_turn(last: int | None, served: int | None, waiting: int | None, ever: int | None) -> int:
-    """The tag of a tenant's next task. last: the tenant's own last tag. served: the highest of leased tasks. waiting:
-    the lowest of ready ones. ever: the highest of all tenants. None = there is none.
+def first_turn(last: int | None, waiting: int | None, served: int | None, ever: int | None) -> int:
+    """The tag of a tenant's next task. last: the tenant's own last tag. waiting: the lowest of ready tasks that were
+    never leased: it is next, and no task that has come back with an old tag. served: the highest of leased tasks; it
+    may have gone before its turn, as it had waited for long. ever: the highest of all tenants. None = there is none.
     """
-    now = next((each for each in (served, waiting, ever) if each is not None), 0)
+    now = next((each for each in (waiting, served, ever) if each is not None), 0)
     return max(now, 0 if last is None else last + 1)
 
 
@@ -256,8 +261,12 @@ def checked(task: NewTask) -> NewTask:
         value = getattr(task, name) or ""
         if len(value) > 400 or (name in ("kind", "once") and getattr(task, name) == ""):
             raise InputError(f"the {name} of a task has 1 to 400 characters, not {len(value)}: {preview(value, 40)!r}")
-    cleaned = {name: clean(value) for name, value in msgspec.structs.asdict(task).items() if isinstance(value, str)}
-    return msgspec.structs.replace(task, **cleaned)
+    cleaned = {
+        name: clean(value)
+        for name, value in msgspec.structs.asdict(task).items()
+        if isinstance(value, str) and name != "trace"
+    }
+    return msgspec.structs.replace(task, **cleaned, trace=traceparent(task.trace))
 
 
 def body_print(task: NewTask) -> str:

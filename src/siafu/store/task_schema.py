@@ -88,4 +88,8 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "{postgresql} INSERT INTO task_place (id) "
         "VALUES (md5(CAST(random() AS TEXT) || CAST(clock_timestamp() AS TEXT)))",
     ),
+    (
+        # The traceparent of who submitted it, empty = nobody traced it.
+        "ALTER TABLE task ADD COLUMN trace TEXT NOT NULL DEFAULT ''",
+    ),
 )

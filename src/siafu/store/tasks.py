@@ -10,7 +10,6 @@ is fenced, and counted.
 from __future__ import annotations
 
 import uuid
-from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -39,9 +38,9 @@ from siafu.store.task_records import (
     aged_claims,
     body_print,
     checked,
-    first_turn,
     move,
 )
+from siafu.store.task_turns import give_turns, line_up
 from siafu.store.together import Together
 
 CHANNEL = "siafu_tasks"
@@ -52,6 +51,7 @@ _READY = "WHERE state = 'ready' AND kind = :kind AND lapses"
 _NEXT = f"{_READY} < 2 ORDER BY priority, turn, created_at"
 _OLDEST = f"{_READY} < 2 AND ready_at <= :aged ORDER BY ready_at"
 _SUSPECT = f"{_READY} >= 2 ORDER BY priority, turn, created_at"
+_NEEDING = "state = 'blocked' AND id IN (SELECT task FROM task_need WHERE needs = :id)"
 _ENTRY, _TASK = JournalEntry.__struct_fields__, Task.__struct_fields__
 
 
@@ -69,6 +69,7 @@ class TaskStore:
     """The tasks in one database, for one event loop. Opened with `task_schema.MIGRATIONS`; it stays its owner's to
     close, after `aclose`. rung: told when something may have become ready, or shall be stopped, once that is durable;
     with the ids of what was accepted, else none. most_open: tasks that may be open before none are accepted.
+    new_id: gives an id that no task has had.
     """
 
     def __init__(
@@ -77,9 +78,11 @@ class TaskStore:
         *,
         rung: Callable[[Collection[str]], None] = lambda tasks: None,
         most_open: int = MAX_OPEN,
+        new_id: Callable[[], str] = lambda: f"t_{uuid.uuid4().hex}",
     ) -> None:
         self.together = Together(database)
         self._rung = rung
+        self._new_id = new_id
         self._backlog = Backlog(self.together, most_open)
 
     async def aclose(self) -> None:
@@ -93,7 +96,7 @@ class TaskStore:
         for all of them, unless all are there already. Then none is accepted. StoreError; after that, or when cancelled,
         some may have been accepted: submit all again under the same `once`.
         """
-        rows = [_row(checked(task)) for task in tasks]
+        rows = [_row(checked(task), self._new_id()) for task in tasks]
         try:
             async with self._backlog.room(len(rows)):
                 return await self._take(rows)
@@ -116,13 +119,13 @@ class TaskStore:
         self, worker: str, kind: str, most: int, lease: float, *, before: int = 0, suspect: bool = True
     ) -> list[Lease]:
         """At most `most` ready tasks of a kind, leased to `worker` for `lease` seconds, the first one first. before:
-        how many it has claimed so far. suspect: one of them may be a suspect.
+        how many of that kind it has claimed so far, without suspects. suspect: one of them may be a suspect.
         """
 
         def work(tx: Transaction) -> list[Lease]:
             values = {"worker": worker, "kind": kind, "lease": lease}
             rows = _lease(tx, _SUSPECT, most=1, **values) if suspect else []
-            aged = min(aged_claims(before, most), most - len(rows))
+            aged = aged_claims(before, most - len(rows))
             rows += _lease(tx, _OLDEST, most=aged, aged=_now(tx) - AGED_SECONDS, **values) if aged else []
             rows += _lease(tx, _NEXT, most=most - len(rows), **values) if len(rows) < most else []
             return [_as_lease(row) for row in rows]
@@ -239,25 +242,30 @@ def finish(tx: Transaction, task: Task, decided: Move) -> int:
         if not ended:
             continue
         if decided.state == "succeeded":
-            freed = tx.change(
-                "UPDATE task SET deps_left = deps_left - 1, ready_at = {now}, "
-                "state = CASE WHEN deps_left = 1 THEN 'ready' ELSE 'blocked' END "
-                "WHERE state = 'blocked' AND id IN (SELECT task FROM task_need WHERE needs = :id)",
-                id=task.id,
-            )
-            if freed:
-                ring(tx)
+            freed = _free(tx, task.id)
             continue
-        rows = tx.rows(
-            "SELECT * FROM task WHERE state = 'blocked' AND id IN (SELECT task FROM task_need WHERE needs = :id) "
-            "ORDER BY id {for_update}",
-            id=task.id,
-        )
+        rows = tx.rows(f"SELECT * FROM task WHERE {_NEEDING} ORDER BY id {{for_update}}", id=task.id)
         gone = Move(
             state="cancelled", code="need_failed", message=f"it needs the task {task.id}, which did not succeed"
         )
         ending += [(as_task(row), gone) for row in rows]
     return freed
+
+
+def _free(tx: Transaction, id: str) -> int:
+    """What needs the task `id` needs one less; returns how many that are."""
+    columns = "id, kind, priority, tenant, deps_left"
+    rows = tx.rows(f"SELECT {columns} FROM task WHERE {_NEEDING} ORDER BY created_at, id {{for_update}}", id=id)
+    if not rows:
+        return 0
+    line_up(tx, [row for row in rows if row["deps_left"] == 1])
+    tx.change(
+        "UPDATE task SET deps_left = deps_left - 1, ready_at = {now}, "
+        f"state = CASE WHEN deps_left = 1 THEN 'ready' ELSE 'blocked' END WHERE {_NEEDING}",
+        id=id,
+    )
+    ring(tx)
+    return len(rows)
 
 
 def ring(tx: Transaction) -> None:
@@ -285,9 +293,9 @@ def sweep(tx: Transaction) -> int:
     return moved + len(due)
 
 
-def _row(task: NewTask) -> dict[str, Any]:
+def _row(task: NewTask, id: str) -> dict[str, Any]:
     values = msgspec.structs.asdict(task)
-    return {**values, "id": f"t_{uuid.uuid4().hex}", "print": body_print(task), "needs": sorted(set(task.needs))}
+    return {**values, "id": id, "turn": 0, "print": body_print(task), "needs": sorted(set(task.needs))}
 
 
 def _parts(rows: list[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
@@ -315,7 +323,7 @@ def _accept(tx: Transaction, rows: list[dict[str, Any]]) -> list[Accepted | NotA
             there = None if twin is row else _known(twin, row)
         found.append(there)
     new = [row for row, there in zip(rows, found, strict=True) if there is None]
-    _give_turns(tx, new)
+    give_turns(tx, [row for row in new if row["state"] == "ready"])
     added = _insert(tx, new)
     for at, row in enumerate(rows):
         if found[at] is None and row["id"] in added:
@@ -360,36 +368,9 @@ def _missing(tx: Transaction, row: dict[str, Any]) -> NotAccepted | None:
     return None
 
 
-_TURNS = (
-    "SELECT (SELECT last FROM task_turn WHERE kind = :kind AND priority = :priority AND tenant = :tenant) AS last,"
-    " (SELECT MAX(turn) FROM task WHERE state = 'leased' AND kind = :kind AND priority = :priority) AS served,"
-    " (SELECT MIN(turn) FROM task WHERE state = 'ready' AND lapses < 2 AND kind = :kind AND priority = :priority)"
-    " AS waiting,"
-    " (SELECT MAX(last) FROM task_turn WHERE kind = :kind AND priority = :priority) AS ever"
-)
-
-
-def _give_turns(tx: Transaction, rows: list[dict[str, Any]]) -> None:
-    lines: dict[tuple[str, int, str], list[dict[str, Any]]] = defaultdict(list)
-    for row in rows:
-        lines[row["kind"], row["priority"], row["tenant"]].append(row)
-    for kind, priority, tenant in sorted(lines):  # everybody locks in this order
-        mine: dict[str, Any] = {"kind": kind, "priority": priority}
-        (known,) = tx.rows(_TURNS, tenant=tenant, **mine)
-        turn = first_turn(**known)
-        waiting = lines[kind, priority, tenant]
-        tx.change(
-            "INSERT INTO task_turn (kind, priority, tenant, last) VALUES (:kind, :priority, :tenant, :last) "
-            "ON CONFLICT (kind, priority, tenant) DO UPDATE SET last = excluded.last",
-            tenant=tenant, last=turn + len(waiting) - 1, **mine,
-        )  # fmt: skip
-        for number, row in enumerate(waiting):
-            row["turn"] = turn + number
-
-
 _INSERTED = (
     "id", "kind", "run", "tenant", "customer", "once", "payload", "print", "priority", "turn", "state", "deps_left",
-    "created_at", "ready_at", "deadline_at",
+    "created_at", "ready_at", "deadline_at", "trace",
 )  # fmt: skip
 
 
@@ -436,6 +417,7 @@ def _as_lease(row: Mapping[str, Any]) -> Lease:
         retried=row["code"] != "",
         begun=row["lease_epoch"] > 1,
         suspect=row["lapses"] >= 2,
+        trace=row["trace"],
     )
 
 

@@ -24,6 +24,7 @@ class Together:
 
     def __init__(self, database: Database) -> None:
         self.database = database
+        self.commits = self.operations = 0  # so far
         self._asked: list[_Asked] = []
         self._committing: asyncio.Task[None] | None = None
 
@@ -68,6 +69,8 @@ class Together:
             for _, future in batch:
                 future.cancel()
             raise
+        self.commits += 1
+        self.operations += len(batch)
         for (_, future), value in zip(batch, values, strict=True):
             if not future.done():
                 future.set_result(value)

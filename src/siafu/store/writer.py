@@ -54,6 +54,7 @@ class Writer:
     """
 
     def __init__(self, db: sqlite3.Connection, where: str, *, max_queued: int = 10_000) -> None:
+        self.commits = self.operations = 0  # so far
         self._db = db
         self._where = where
         self._max = max_queued
@@ -248,6 +249,8 @@ class Writer:
             start = end
         crash_point("before_commit")
         self._db.execute("COMMIT")
+        self.commits += 1
+        self.operations += len(batch)
         for item, (_, fault) in zip(batch, outcomes, strict=True):
             if fault is not None and item[2] is None:
                 self._untold = self._untold or str(fault)

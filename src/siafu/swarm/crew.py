@@ -23,6 +23,7 @@ from siafu.errors import (
     StoreError,
     ToolFault,
 )
+from siafu.observe import spans
 from siafu.observe.calls import CallContext
 from siafu.store.records import ItemRecord, RunStore
 from siafu.swarm.ending import ends_within, put_down, root_cause
@@ -172,7 +173,9 @@ class Crew:
         """
 
         async def perform() -> Any:
-            return await self._job.perform(entry.item, ctx)
+            told = {"gen_ai.workflow.name": self._options.run, "siafu.task": entry.name.key}
+            with spans.span("invoke_workflow", self._options.run, told):
+                return await self._job.perform(entry.item, ctx)
 
         task = asyncio.create_task(perform())
         limit, in_time = self._options.item_timeout, False

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from statistics import median
 from typing import Any
@@ -10,15 +9,10 @@ from typing import Any
 import msgspec
 
 from siafu.errors import MeasurementInvalid
+from siafu.observe.figures import nearest_rank as nearest_rank
 
 RAW = "raw aiohttp"  # what all ratios are to
 FIGURES = ("cpu_ms_per_call", "calls_per_s", "p50_ms", "p95_ms", "p99_ms")
-
-
-def nearest_rank(samples: Sequence[float], percent: float) -> float:
-    """The smallest sample that at least `percent` percent of all are not above: rank ceil(percent / 100 * n)."""
-    rank = math.ceil(round(percent / 100 * len(samples), 9))  # 99.9 % of 1,000 are 999, not a little more
-    return sorted(samples)[max(1, rank) - 1]
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
