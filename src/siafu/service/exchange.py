@@ -31,7 +31,19 @@ class Exchange:
     stream of events, so that its last one can be an error. The work is that of the task that makes it.
     """
 
-    __slots__ = ("_headers", "_receive", "_send", "_task", "arrived", "events", "id", "scope", "started", "status", "why")
+    __slots__ = (
+        "_headers",
+        "_receive",
+        "_send",
+        "_task",
+        "arrived",
+        "events",
+        "id",
+        "scope",
+        "started",
+        "status",
+        "why",
+    )
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, arrived: float) -> None:
         self.scope = scope
