@@ -53,10 +53,13 @@ Examples:
     -H 'Content-Type: application/json' \\
     -d '{"model":"m","messages":[{"role":"user","content":"안녕하세요"}]}'
 \b
-Serves POST /v1/chat/completions (plain and streamed), GET /v1/models,
-/v1/files and /v1/batches (they go on after a restart), /v1/swarm/tasks (done
-by siafu worker), GET /openapi.json (also: siafu openapi), /health/liveness
-and /health/readiness. Model names are passed through;
+Serves POST /v1/chat/completions (plain and streamed), GET /v1/models, files
+and batches (/v1/files, /v1/batches: they go on after a restart), tasks for
+siafu worker (/v1/swarm/tasks), GET /openapi.json (also: siafu openapi),
+/health/liveness and /health/readiness, GET /metrics (this machine, or
+SIAFU_METRICS_TOKEN). Model names are passed through; siafu/support is the
+support swarm. Every call has a line in serve.db in
+SIAFU_HOME. A siafu.toml that changes counts within two seconds, or at SIGHUP.
 SIGTERM and Ctrl-C finish what runs; a second one ends at once.
 Exit code: 0 all requests ended, 1 some were cut off, 2 wrong use.
 """

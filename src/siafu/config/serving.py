@@ -62,7 +62,8 @@ def _nobody_waits(task: str) -> None:
 
 class Serving(msgspec.Struct, frozen=True, kw_only=True):
     """The built parts. spent: as in `service.budgets`. models: the upstream's list, as it is asked. support, tasks: or
-    why there are none. identity_key: checks who a customer is. batches: works once it is opened; None = there are
+    why there are none. identity_key: checks who a customer is. scrape, scrape_token: the metrics, and what who asks
+    for them has to send (None = only this machine may ask). batches: works once it is opened; None = there are
     neither files nor batches. reload: has the settings read again. redis: where servers share the limits of client
     keys; None = nowhere.
     """
