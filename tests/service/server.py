@@ -91,6 +91,10 @@ class Served:
             return reply.status, found, json.loads(text) if text.startswith(b"{") else text.decode()
 
 
+async def _listed() -> list[str]:
+    return ["m", "other"]
+
+
 @contextlib.asynccontextmanager
 async def server(
     folder: Path,
@@ -111,9 +115,6 @@ async def server(
     clock, accounts = SystemClock(), Accounts()
     database = await asyncio.to_thread(Database, folder / "keys.db", MIGRATIONS, what="keys", schema="client_keys")
 
-    async def listed() -> list[str]:
-        return ["m", "other"]
-
     async def charged(key: str, since: float) -> tuple[int, int]:
         return spent
 
@@ -124,7 +125,7 @@ async def server(
         departures=Departures(MemoryLedger()),
         keys=ClientKeys(database),
         spent=charged,
-        models=models or listed,
+        models=models or _listed,
         support=support,
         identity_key=identity_key,
         tasks=tasks,

@@ -191,7 +191,7 @@ Examples:
   siafu bench soak --json > soak.json
       for machines, with every look
 \b
-Exit code: 0 all is flat and nothing was lost, 1 something is not, 2 wrong use.
+Exit code: 0 all is flat and nothing is lost, 1 something is not, 2 wrong use.
 """
 
 
