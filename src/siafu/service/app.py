@@ -146,7 +146,11 @@ class App:
         if route.body is not None:
             _check_json(x)
         counted = None if route.method != "POST" else holder
-        with self._place(x, x.id, stored.HELD), nullcontext() if counted is None else counted.request(x.arrived):
+        priority = priority_of(x.header(b"x-siafu-priority"), None if holder is None else holder.key)
+        with (
+            self._place(x, x.id, priority, stored.HELD),
+            nullcontext() if counted is None else counted.request(x.arrived),
+        ):
             if counted is not None:
                 await counted.join(x.arrived)
             await stored.HANDLES[route.name](x, desk, "" if holder is None else holder.key.id, id)
