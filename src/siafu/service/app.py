@@ -79,7 +79,7 @@ class App:
         self._idle.set()
         self.draining = False
         parts.departures.left = self._queued.end
-        self._requests = Requests([route.path for route in ROUTES if "{" not in route.path])
+        self._requests = Requests(list(dict.fromkeys(route.path for route in ROUTES)))
         self._metrics = Metrics(parts.scrape, parts.scrape_token, parts.clock, lambda: ring.open)
         parts.scrape.add(self._requests.families)
 
