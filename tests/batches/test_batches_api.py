@@ -339,6 +339,11 @@ async def test_asked_for_again_under_an_idempotency_key_it_is_the_same_batch(tmp
             for _ in range(2)
         ]
         assert made[0]["id"] == made[1]["id"] != (await client.create(file))[1]["id"]
+        await client.ask("DELETE", f"/v1/files/{file}")  # after which it is the same batch still
+        for word, status in (("하나".encode().hex(), 200), ("another", 404), ("x" * 256, 400)):
+            told = await client.ask("POST", "/v1/batches", json=asked, headers={"Idempotency-Key": word})
+            assert told[0] == status
+            assert status != 200 or told[1]["id"] == made[0]["id"]
         async with asyncio.timeout(10):
             while list((tmp_path / "home" / "batches").iterdir()):
                 await asyncio.sleep(0.01)

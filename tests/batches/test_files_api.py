@@ -18,7 +18,7 @@ from service.server import until
 from siafu.apps.batches import desk
 from siafu.apps.batches.shelf import Shelf
 from siafu.errors import InputError
-from siafu.service import files
+from siafu.service import exchange, files
 from siafu.store.batch_records import FILE, new_id
 
 from .front import Client, front, line, lines
@@ -63,6 +63,13 @@ async def test_what_is_no_file_leaves_nothing(tmp_path: Path) -> None:
             assert (found, told["error"]["param"]) == (status, param), how
         assert (await client.ask("GET", "/v1/files"))[1]["data"] == []
         assert stored(tmp_path) == []
+
+
+async def test_a_file_may_be_larger_than_what_else_is_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exchange, "MAX_BODY", 1000)
+    async with front(tmp_path) as client:
+        assert (await client.upload(lines("a" * 5000)))[0] == 200
+        assert (await client.ask("POST", "/v1/chat/completions", json={"x": "a" * 5000}))[0] == 413
 
 
 async def test_sec8_no_page_of_another_site_stores_a_file(tmp_path: Path) -> None:

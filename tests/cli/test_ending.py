@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -97,3 +98,13 @@ def test_ctrl_c_ends_a_running_command_with_all_that_it_started(tmp_path: Path) 
         running.send_signal(signal.SIGINT)
         _, errors = running.communicate(timeout=20)
     assert running.returncode in (0, 130) and b"Traceback" not in errors
+
+
+def test_what_ends_a_command_is_a_line_of_its_log(tmp_path: Path) -> None:
+    env = {"SIAFU_DATABASE_URL": "nonsense://x"}
+    done = siafu(tmp_path, "worker", "--log-format", "json", **env)
+    lines = [json.loads(line) for line in done.stderr.splitlines()]
+    assert (done.returncode, lines[-1]["level"]) == (2, "error")
+    assert "postgresql://" in lines[-1]["message"]
+    plain = siafu(tmp_path, "worker", **env)
+    assert (plain.returncode, plain.stderr.splitlines()[-1]) == (2, f"siafu: {lines[-1]['message']}")

@@ -46,7 +46,7 @@ async def test_who_is_on_this_machine_reads_what_was_asked(tmp_path: Path) -> No
     assert (status, headers["content-type"].split(";")[0]) == (200, "text/plain")
     assert 'siafu_http_requests_total{route="/v1/chat/completions",status="200"} 1.0' in text
     assert 'siafu_http_requests_total{route="/v1/chat/completions",status="400"} 1.0' in text
-    assert 'siafu_http_requests_total{route="/v1/models",status="404"} 1.0' in text
+    assert 'siafu_http_requests_total{route="/v1/models/{model}",status="404"} 1.0' in text
     assert 'siafu_http_requests_total{route="other",status="404"} 1.0' in text
     assert 'siafu_http_request_seconds_count{route="/v1/chat/completions"} 1.0' in text
     assert not any(word in text for word in ("그런것은없다", "wp-admin"))

@@ -66,6 +66,23 @@ async def test_an_id_or_a_header_makes_it_one_task(tmp_path: Path) -> None:
         assert len(set(ids[0])) == 2
 
 
+async def test_slashes_in_a_run_or_an_id_make_no_other_task_of_it(tmp_path: Path) -> None:
+    async with tasked(tmp_path) as at:
+        auth = await at.key()
+        told = [await at.submit(auth, id, run=run) for run, id in (("a/b", "c"), ("a", "b/c"), ("a/b", "c"))]
+        assert [each["name"] for each in told] == ["c", "b/c", "c"]
+        assert told[0]["id"] == told[2]["id"] != told[1]["id"]
+
+
+async def test_who_works_on_a_task_goes_on_with_its_trace(tmp_path: Path) -> None:
+    parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    async with tasked(tmp_path) as at:
+        auth = await at.key()
+        for sent, kept in ((parent, parent), ("00-forged", "")):
+            await at.submit({**auth, "traceparent": sent})
+            assert (await at.claim()).trace == kept
+
+
 async def test_of_a_list_each_is_told_what_became_of_it(tmp_path: Path) -> None:
     async with tasked(tmp_path) as at:
         auth = await at.key()
@@ -135,7 +152,8 @@ async def test_sec32_a_submission_has_a_megabyte(tmp_path: Path) -> None:
 
 
 async def test_a_wrong_question_is_refused(tmp_path: Path) -> None:
-    wrong = ["limit=0", "limit=101", "limit=x", "limit=1&limit=2", "state=lost", "after=x", "after=WyJ4Il0=", "no=1"]
+    wrong = ["limit=0", "limit=101", "limit=x", "limit=1&limit=2", "state=lost", "after=x", "no=1"]
+    wrong += ["after=WyJ4Il0=", "after=WzEsIlx1MDAwMCJd"]  # of the form of a place: ["x"], and [1, NUL]
     async with tasked(tmp_path) as at:
         auth = await at.key()
         for query in [*wrong, "%ff=1", "x"]:

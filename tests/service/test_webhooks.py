@@ -123,6 +123,23 @@ async def test_sec25_a_name_that_leads_to_a_private_address_is_unknown(receiver:
         await free.aclose()
 
 
+@pytest.mark.parametrize(
+    ("host", "said"),
+    [
+        ("127\u30020\u30020\u30021", "no public network"),
+        ("[::ffff:a9fe:a9fe]", "no public network"),
+        ("a" * 64 + ".example.com", "UnicodeError"),
+    ],
+)
+async def test_sec25_however_an_address_is_written_it_is_told_and_not_connected_to(host: str, said: str) -> None:
+    strict = posting.Poster(anywhere=False)
+    try:
+        answer = await strict.post(f"https://{host}:1/", b"{}", {})
+        assert isinstance(answer, str) and said in answer
+    finally:
+        await strict.aclose()
+
+
 class Receiver:
     """A server that is told things. answers: statuses, one for each request; 200 afterwards; 0 = no answer at all."""
 

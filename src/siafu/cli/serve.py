@@ -86,8 +86,8 @@ def serve(
     """Serve an OpenAI-compatible endpoint: limits, retries, budgets and a ledger in front of the one configured."""
     from siafu.border.listening import bind, bound_url
     from siafu.border.urls import is_loopback
+    from siafu.cli.logged import logged
     from siafu.config.settings import load
-    from siafu.observe.logs import log_to_stderr
     from siafu.service.app import Bounds
     from siafu.service.server import more_files
 
@@ -107,7 +107,7 @@ def serve(
         tell(told, f"{note}Ctrl-C stops it", file=ready_file, as_json=json)
 
     relieve_collector()
-    with door.listening, log_to_stderr(log_format.value) as say:
+    with door.listening, logged(log_format) as say:
         whole = asyncio.run(_run(settings, door, bounds, grace, parent_pid, Voice(ready=ready, say=say)))
         if not whole:
             say("some requests were cut off; their calls are in the ledger")
@@ -136,6 +136,8 @@ async def _run(
         await ring.refresh()
         if together is None and ring.limited:
             voice.say("requests a minute and at once of client keys are counted by this server alone (no redis_url)")
+        if settings.database_url and ring.budgeted:
+            voice.say("budgets of client keys are counted by this server alone, others know nothing of what it spends")
         if not door.loopback and not ring.active:
             raise ConfigError(
                 "this address can be reached from other machines, so clients need a key, and there is none: make one "

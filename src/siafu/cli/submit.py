@@ -128,8 +128,8 @@ def support(
     from siafu.config.settings import load
     from siafu.errors import ConfigError, InputError
 
-    if not run.strip() or len(run) > 100:
-        raise ConfigError("--run is a name of 1 to 100 characters")
+    if not run.strip() or len(run) > 100 or any(letter < " " for letter in run):
+        raise ConfigError("--run is a name of 1 to 100 characters, in one line")
     settings = load(config=config)
     seconds = None if deadline is None else parse_duration(deadline)
 

@@ -87,7 +87,7 @@ def worker(
 ) -> None:
     """Do the tasks that were submitted."""
     from siafu.cli.filerun import parse_duration
-    from siafu.observe.logs import log_to_stderr
+    from siafu.cli.logged import logged
     from siafu.queue.worker import WorkerOptions
 
     first, fewest, highest = _slots(slots, least, most)
@@ -96,7 +96,7 @@ def worker(
     }  # fmt: skip
     settings = _settings(config, flags, highest, processes)
     kept = None if keep == "0" else parse_duration(keep)
-    with log_to_stderr(log_format.value):
+    with logged(log_format):
         if parent_pid is None:
             _say_parts(settings)
         if processes > 1:

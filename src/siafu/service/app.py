@@ -79,7 +79,7 @@ class App:
         self._idle.set()
         self.draining = False
         parts.departures.left = self._queued.end
-        self._requests = Requests([route.path for route in ROUTES if "{" not in route.path])
+        self._requests = Requests(list(dict.fromkeys(route.path for route in ROUTES)))
         self._metrics = Metrics(parts.scrape, parts.scrape_token, parts.clock, lambda: ring.open)
         parts.scrape.add(self._requests.families)
 
@@ -146,7 +146,11 @@ class App:
         if route.body is not None:
             _check_json(x)
         counted = None if route.method != "POST" else holder
-        with self._place(x, x.id, stored.HELD), nullcontext() if counted is None else counted.request(x.arrived):
+        priority = priority_of(x.header(b"x-siafu-priority"), None if holder is None else holder.key)
+        with (
+            self._place(x, x.id, priority, stored.HELD),
+            nullcontext() if counted is None else counted.request(x.arrived),
+        ):
             if counted is not None:
                 await counted.join(x.arrived)
             await stored.HANDLES[route.name](x, desk, "" if holder is None else holder.key.id, id)

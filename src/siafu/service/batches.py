@@ -11,7 +11,7 @@ from siafu.errors import InputError
 from siafu.service.exchange import Exchange
 from siafu.service.files import known
 from siafu.service.refusals import Refused, invalid
-from siafu.service.shapes import read_body, read_query
+from siafu.service.shapes import once_of, read_body, read_query
 from siafu.service.stored_records import BatchesQuery, BatchList, BatchObject, CreateBatch, batch_object
 from siafu.store.batch_records import BATCH, Batch, new_id
 
@@ -28,6 +28,10 @@ async def create(x: Exchange, desk: BatchDesk, owner: str, id: str) -> None:
     except TimeoutError:
         raise Refused(408, f"the body did not arrive within {BODY_SECONDS:g} s", code="timeout") from None
     asked: CreateBatch = read_body(body, CreateBatch)
+    once = once_of(x)
+    if once and (made := await desk.asked(owner, once)):
+        await _answer(x, desk, made)
+        return
     file = await known(desk.file(asked.input_file_id, owner), "input_file_id")
     now = int(desk.house.clock.wall())
     batch = Batch(
@@ -41,7 +45,7 @@ async def create(x: Exchange, desk: BatchDesk, owner: str, id: str) -> None:
         output_seconds=None if asked.output_expires_after is None else asked.output_expires_after.seconds,
     )
     try:
-        made = await desk.create(batch, x.header(b"idempotency-key") or None)
+        made = await desk.create(batch, once or None)
     except InputError as error:
         raise invalid("input_file_id", error.message) from None
     await _answer(x, desk, made)

@@ -21,7 +21,7 @@ from siafu.pace.clock import Clock
 from siafu.service.access import host_of
 from siafu.service.exchange import Exchange, Receive, Scope, Send
 from siafu.service.refusals import Refused
-from siafu.service.route import Route, find
+from siafu.service.route import Route, find, pattern
 
 METRICS = "/metrics"
 SCRAPED = Route(
@@ -96,7 +96,7 @@ class MetricsApp:
 
 
 class Requests:
-    """What a server was asked, by route and status. routes: what is told by its name; the rest is `other`."""
+    """What a server was asked, by route and status. routes: their paths, as `Route` has them; the rest is `other`."""
 
     def __init__(self, routes: Collection[str]) -> None:
         self._routes = routes
@@ -105,7 +105,7 @@ class Requests:
 
     def ended(self, path: str, status: int, seconds: float) -> None:
         """status: 0 = the client had gone before there was one."""
-        route = next((each for each in self._routes if path == each or path.startswith(each + "/")), "other")
+        route = next((each for each in self._routes if pattern(each).fullmatch(path)), "other")
         self._counts[route, str(status)] += 1
         if 200 <= status < 300:
             self._seconds.setdefault((route,), Histogram(CALL_SECONDS)).add(seconds)

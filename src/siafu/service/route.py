@@ -42,7 +42,7 @@ def find(routes: Sequence[Route], method: str, path: str) -> tuple[Route, str]:
     """
     allowed = []
     for route in routes:
-        if found := _pattern(route.path).fullmatch(path):
+        if found := pattern(route.path).fullmatch(path):
             if route.method == method:
                 return route, found[1] if found.groups() else ""
             allowed.append(route.method)
@@ -60,5 +60,6 @@ def find(routes: Sequence[Route], method: str, path: str) -> tuple[Route, str]:
 
 
 @lru_cache(256)
-def _pattern(path: str) -> re.Pattern[str]:
+def pattern(path: str) -> re.Pattern[str]:
+    """What a request's path looks like for the path of a route."""
     return re.compile(re.escape(path).replace(r"\{id\}", "([^/]+)").replace(r"\{model\}", "(.+)"))

@@ -10,9 +10,11 @@ import msgspec
 
 from siafu.border.canonical import loads
 from siafu.errors import BoundaryError
+from siafu.service.exchange import Exchange
 from siafu.service.reading import MAX_MODEL
 from siafu.service.refusals import Refused, invalid, refusal
 
+MAX_ONCE = 255  # characters
 T = TypeVar("T")
 _PLACE = re.compile(r" - at (?:`key` in )?`\$\.?(.*)`$")
 _UNKNOWN = re.compile(r"^Object contains unknown field `(.*)`$", re.DOTALL)
@@ -60,6 +62,9 @@ def word(means: str, **bounds: Any) -> Any:
     return Annotated[str, msgspec.Meta(description=means, **bounds)]
 
 
+TRACED = {"traceparent": word("The span that it belongs to (W3C Trace Context)")}
+
+
 def read_body(body: bytes, kind: Any) -> Any:
     """The body of a request as `kind`; it is strict JSON (see `border.canonical.loads`).
 
@@ -86,6 +91,14 @@ def read_query(query: bytes, kind: type[T]) -> T:
         return msgspec.convert(found, kind, strict=False)
     except msgspec.ValidationError as error:
         raise _wrong(str(error)) from None
+
+
+def once_of(x: Exchange) -> str:
+    """The header Idempotency-Key; empty without it. Raises: Refused when it is too long."""
+    once = x.header(b"idempotency-key")
+    if len(once) > MAX_ONCE:
+        raise invalid("idempotency-key", f"the header Idempotency-Key has at most {MAX_ONCE} characters")
+    return once
 
 
 def given(query: msgspec.Struct, *names: str) -> dict[str, str]:

@@ -13,7 +13,7 @@ from siafu.service.budgets import Budgets
 from siafu.service.exchange import Exchange
 from siafu.service.refusals import told_of_line
 from siafu.service.route import Route
-from siafu.service.shapes import word
+from siafu.service.shapes import MAX_ONCE, word
 from siafu.store.client_keys import ClientKey, KeyTerms
 from siafu.swarm.results import MapError
 
@@ -21,7 +21,7 @@ HELD = 2**20  # bytes of memory that such a request may take
 FILES, BATCHES = "/v1/files", "/v1/batches"
 ONE_FILE, ONE_BATCH = FILES + "/{id}", BATCHES + "/{id}"
 _NOBODY = KeyTerms(name="")
-_ONCE = word("Names the batch: asked for again under the same key it is the same", max_length=255)
+_ONCE = word("Names the batch: asked for again under the same key it is the same", max_length=MAX_ONCE)
 ROUTES = (
     Route(
         method="POST", path=FILES, name="createFile", summary="Store a file", form=shapes.UploadForm,

@@ -143,6 +143,12 @@ class BatchStore:
         row = await self._database.run(lambda tx: tx.row(sql, id=id, owner=owner))
         return None if row is None else _batch(row)
 
+    async def batch_asked(self, owner: str, once: str) -> Batch | None:
+        """That which an owner asked for under an Idempotency-Key; None = there is none."""
+        sql = "SELECT * FROM batch WHERE owner = :owner AND once = :once"
+        row = await self._database.run(lambda tx: tx.row(sql, owner=owner, once=once))
+        return None if row is None else _batch(row)
+
     async def batches(self, owner: str, *, after: str, limit: int) -> list[Batch]:
         """Newest first, those that follow the batch `after`; "" = from the newest."""
         sql = """SELECT * FROM batch WHERE owner = :owner

@@ -198,6 +198,11 @@ class BatchDesk:
         await self.house.store.remove_file(file.id, file.owner)
         await in_thread(lambda: self.house.shelf.drop(file.id))
 
+    async def asked(self, owner: str, once: str) -> Batch | None:
+        """The batch that was accepted under the word `once`, whatever became of its file; None = there is none."""
+        found = await self.house.store.batch_asked(owner, once)
+        return None if found is None else self._now(found)
+
     async def create(self, batch: Batch, once: str | None) -> Batch:
         """Accept a batch: it is on disk, and is worked on from now on. once: a word under which its owner asks again
         for the same; the first batch counts.

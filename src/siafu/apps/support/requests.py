@@ -16,6 +16,7 @@ from siafu.store.task_records import MAX_NEEDS, NewTask
 
 MAX_TEXT = 20_000
 KIND = "support"  # of tasks that are a CustomerRequest
+_SLASH = "\x1e"  # for those of a run in keys, where a slash ends it
 Outcome = Literal["answered", "refused", "pending_approval", "needs_info", "unknown"]
 RefundState = Literal["paid", "pending_approval", "not_yet", "unknown", "refused", "needs_info"]
 
@@ -112,8 +113,8 @@ def new_task(request: CustomerRequest, *, run: str, tenant: str, priority: int, 
 
 
 def task_key(run: str, id: str) -> str:
-    """Under which key the request `id` is submitted in a run."""
-    return f"{run}/{id}"
+    """Under which key the request `id` is submitted in a run, whatever slashes are in either."""
+    return f"{run.replace('/', _SLASH)}/{id}"
 
 
 def parse_needs(value: dict[str, Any]) -> tuple[str, ...]:

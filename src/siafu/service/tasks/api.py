@@ -19,7 +19,7 @@ from siafu.service.access import Holder
 from siafu.service.exchange import Exchange
 from siafu.service.refusals import INTERNAL, Refused, invalid
 from siafu.service.route import Route
-from siafu.service.shapes import given, read_body, read_query, word
+from siafu.service.shapes import MAX_ONCE, TRACED, given, once_of, read_body, read_query, word
 from siafu.service.swarms import CUSTOMER, SUPPORT, customer_of
 from siafu.service.tasks import shapes
 from siafu.service.tasks.events import Listeners, Stream
@@ -40,7 +40,6 @@ from siafu.store.task_records import TERMINAL, Accepted, NewTask, NotAccepted
 TASKS, EVENTS = "/v1/swarm/tasks", "/v1/swarm/events"
 MAX_BODY = 2**20  # bytes
 NOTICE_SECONDS = 60.0  # between two warnings that nobody works
-MAX_ONCE = 255  # characters
 _WHO = {CUSTOMER.decode(): word("A signed token that proves for which customer; see `siafu keys sign`")}
 _ONCE = word("Names tasks without an id: sent again they are the same", max_length=MAX_ONCE)
 _FROM = {
@@ -51,7 +50,7 @@ ROUTES = (
     Route(
         method="POST", path=TASKS, name="submitTasks", summary="Submit a task, or a list of them",
         body=Submission, says={202: shapes.TaskShown | TasksTaken},
-        headers={"idempotency-key": _ONCE, **_WHO},
+        headers={"idempotency-key": _ONCE, **_WHO, **TRACED},
     ),
     Route(method="GET", path=TASKS, name="listTasks", summary="List tasks", query=PageQuery, says={200: TaskPage}),
     Route(method="GET", path=TASKS + "/{id}", name="getTask", summary="Look at a task", says=_ONE, id=shapes.TaskId),
@@ -113,9 +112,7 @@ class TaskApi:
         asked: TaskBody | list[TaskBody] = read_body(body, Submission)
         many = asked if isinstance(asked, list) else [asked]
         _check_terms(holder)
-        once = x.header(b"idempotency-key")
-        if len(once) > MAX_ONCE:
-            raise invalid("idempotency-key", f"the header Idempotency-Key has at most {MAX_ONCE} characters")
+        once = once_of(x)
         names = [each.id or (_name(once, n) if once else f"req_{uuid.uuid4().hex}") for n, each in enumerate(many)]
         tasks = [self._new(x, holder, each, name) for each, name in zip(many, names, strict=True)]
         if len({task.once for task in tasks}) < len(tasks):
@@ -141,7 +138,7 @@ class TaskApi:
         )  # fmt: skip
         bound = whose(holder).customer  # keys of different customers have names of their own
         once = task.once if bound is None else f"{task.once}{BOUND}{bound}"
-        return msgspec.structs.replace(task, once=once, needs=tuple(asked.needs))
+        return msgspec.structs.replace(task, once=once, needs=tuple(asked.needs), trace=x.header(b"traceparent"))
 
     async def _notice(self) -> list[tuple[bytes, bytes]]:
         """A header that says so when nobody does the work; the operator is told, too."""

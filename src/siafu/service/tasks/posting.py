@@ -1,15 +1,14 @@
 """One POST to an address of the operator's, and nowhere else: no redirect, no proxy, no address of a private network
-unless that is allowed. The address that was checked is the one that is connected to.
+unless that is allowed. What is checked is the address that is connected to, however it was written or found.
 """
 
 from __future__ import annotations
 
 import errno
+import socket
 from collections.abc import Mapping
-from socket import AddressFamily
 
 import aiohttp
-from aiohttp.abc import AbstractResolver, ResolveResult
 
 from siafu import __version__
 from siafu.border.secrets import redact
@@ -20,30 +19,19 @@ SECONDS = 15.0  # for one POST
 _TIMEOUT = aiohttp.ClientTimeout(total=SECONDS, connect=5.0)
 
 
-class _PublicOnly(AbstractResolver):
-    """Names whose addresses are not public are unknown."""
-
-    def __init__(self) -> None:
-        self._inner = aiohttp.ThreadedResolver()
-
-    async def resolve(
-        self, host: str, port: int = 0, family: AddressFamily = AddressFamily.AF_INET
-    ) -> list[ResolveResult]:
-        found = await self._inner.resolve(host, port, family)
-        public = [each for each in found if is_public(each["host"])]
-        if not public:
-            raise OSError(errno.EACCES, f"{preview(host, 100)} has an address of no public network")
-        return public
-
-    async def close(self) -> None:
-        await self._inner.close()
+def _public_only(address: aiohttp.AddrInfoType) -> socket.socket:
+    """A socket for an address. Raises: OSError when it is not public."""
+    family, kind, protocol, _, place = address
+    if not is_public(str(place[0])):
+        raise OSError(errno.EACCES, f"{place[0]} is an address of no public network")
+    return socket.socket(family, kind, protocol)
 
 
 class Poster:
     """Posts. anywhere: whatever address a host has will do. To be closed."""
 
     def __init__(self, *, anywhere: bool) -> None:
-        connector = aiohttp.TCPConnector(resolver=None if anywhere else _PublicOnly(), limit=0)
+        connector = aiohttp.TCPConnector(socket_factory=None if anywhere else _public_only, limit=0)
         self._session = aiohttp.ClientSession(
             connector=connector, timeout=_TIMEOUT, trust_env=False, cookie_jar=aiohttp.DummyCookieJar(),
             headers={"user-agent": f"siafu/{__version__}"},
@@ -54,7 +42,7 @@ class Poster:
         try:
             async with self._session.post(url, data=body, headers=headers, allow_redirects=False) as reply:
                 return reply.status
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+        except (aiohttp.ClientError, TimeoutError, OSError, UnicodeError) as error:  # the last: a label too long
             return redact(preview(f"{type(error).__name__}: {error}"))
 
     async def aclose(self) -> None:

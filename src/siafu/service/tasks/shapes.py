@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from siafu.apps.support.requests import KIND, LIMITS
+from siafu.apps.support.requests import KIND, LIMITS, task_key
 from siafu.errors import DeadlineReached
 from siafu.service.refusals import invalid
 from siafu.store.task_events import Cursor, Seen, TaskEvent
@@ -179,7 +179,7 @@ def shown(task: Seen) -> TaskShown:
 
 def name_of(once: str | None, run: str) -> str | None:
     """The id that a task was submitted with; None = with none."""
-    return None if once is None else once.removeprefix(f"{run}/").partition(BOUND)[0]
+    return None if once is None else once.removeprefix(task_key(run, "")).partition(BOUND)[0]
 
 
 def event_shown(event: TaskEvent) -> EventShown:
@@ -201,6 +201,6 @@ def cursor(place: Cursor) -> str:
 def read_cursor(text: str) -> Cursor:
     """Raises: Refused."""
     try:
-        return msgspec.json.decode(base64.urlsafe_b64decode(text.encode()), type=Cursor)
+        return msgspec.json.decode(base64.urlsafe_b64decode(text.encode()), type=tuple[float, TaskId])
     except (ValueError, msgspec.DecodeError):
         raise invalid("after", "after is `next` of a page of this list, and nothing else") from None
