@@ -18,6 +18,7 @@ import pytest
 from processes import alive, children, wait_until
 from siafu.cli.worker import _settings, _text, _together
 from siafu.config.worker import _ledger
+from siafu.store.lock import Lock
 from sim import Sim, running_sim
 from support.commands import environment, examples, siafu, until, write
 
@@ -104,6 +105,17 @@ def test_workers_that_start_at_once_do_not_meet_at_one_ledger(tmp_path: Path) ->
     place.release()
     third, place = _ledger(tmp_path / "집")
     assert third == first
+    for each in (place, other):
+        each.release()
+
+
+def test_a_worker_starts_beside_one_of_a_version_that_held_only_its_ledger(tmp_path: Path) -> None:
+    older = Lock(tmp_path / "worker-1.db")
+    ledger, place = _ledger(tmp_path)
+    assert ledger.name == "worker-2.db"
+    older.release()
+    first, other = _ledger(tmp_path)
+    assert first.name == "worker-1.db"  # its place was not kept
     for each in (place, other):
         each.release()
 

@@ -51,7 +51,8 @@ def test_sec6_only_our_names_and_pages(host: str, origin: str, loopback: bool, s
     assert found == status
 
 
-@given(st.integers(1, 5), st.lists(st.floats(0, 40), max_size=40))
+# Gaps that floating-point numbers add up exactly: the last bit of a sum is not what this is about.
+@given(st.integers(1, 5), st.lists(st.integers(0, 40 * 1024).map(lambda gap: gap / 1024), max_size=40))
 def test_in_no_minute_are_there_more_than_allowed(count: int, gaps: list[float]) -> None:
     minute, now, taken = Minute(count), 0.0, list[float]()
     for gap in gaps:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
+import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
@@ -10,8 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from siafu.store import budgets
 from siafu.store.budgets import MIGRATIONS, SCHEMA, Budget, Budgets, Loan
 from siafu.store.database import Database
+from siafu.store.schema import open_reader
 from siafu.store.sqlite import SqliteStore
 
 from .rows import opened, settled
@@ -96,6 +100,25 @@ async def test_without_its_ledger_the_slice_is_charged(holder: Opener, tmp_path:
     await ledger(tmp_path / "run.db")  # another file of the name, as after `--fresh`
     await expired(gone, 0.1)
     assert await ask(other, need=1) == Loan(amount=1, left=500)
+
+
+async def test_the_ledger_of_a_dead_holder_is_not_read_on_the_event_loop(
+    holder: Opener, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker's ledger may have millions of lines, and its attempts have no index."""
+    await ledger(tmp_path / "run.db")
+    gone, other = holder("gone-", tmp_path / "run.db", 0.1), holder("other-")
+    await ask(gone, need=900)
+    await expired(gone, 0.1)
+    read: list[threading.Thread] = []
+
+    def reading(path: Path) -> sqlite3.Connection:
+        read.append(threading.current_thread())
+        return open_reader(path)
+
+    monkeypatch.setattr(budgets, "open_reader", reading)
+    assert (await ask(other, need=400)).left == 460
+    assert read and threading.current_thread() not in read
 
 
 async def test_a_holder_that_comes_back_sets_it_right(holder: Opener) -> None:

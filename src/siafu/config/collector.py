@@ -6,7 +6,7 @@ nothing, and now and then walks through everything that was ever imported: with 
 time. The young ones are not few either: where as many objects go as come, their number says "none since the last time",
 and with 10,000 agents waiting one look at them took half a second, in which the event loop stood still.
 
-So the collector runs when there may be something to find: when the process needs more memory than ever.
+So the collector runs when there may be something to find: when the process holds more memory than before.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ import resource
 import sys
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 # Net growth in objects until the young, the middle and the old are looked at; what is left to Python's own counting.
 THRESHOLDS = (500_000, 4, 4)
 _AT_ONCE = (1, 0, 0)
-_GROWTH, _ROOM = 1.25, 64 * 2**20  # bytes; memory at its peak, against what it was at the last full collection
+_GROWTH, _ROOM = 1.25, 64 * 2**20  # bytes; memory against what it was when a collection was last asked for
 _LOOK = 1.0  # seconds
 
 
@@ -39,23 +40,26 @@ def _watch() -> None:
     """Ask for a full collection whenever memory has outgrown the last one. It is not made here: what it finds is to
     end in the thread that made it, which is nearly always the one that makes the next object.
     """
-    seen = peak()
+    seen = _held()
     while True:
         time.sleep(_LOOK)
-        if outgrown(peak(), seen):
-            seen = peak()
+        if outgrown(now := _held(), seen):
+            seen = now
             gc.set_threshold(*_AT_ONCE)
 
 
 def outgrown(now: int, then: int) -> bool:
-    """Whether memory of `now` bytes at its peak is much more than `then`."""
+    """Whether `now` bytes of memory are much more than `then`."""
     return now > then * _GROWTH + _ROOM
 
 
-def peak() -> int:
-    """The most memory that this process has held, in bytes."""
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+def _held() -> int:
+    """Bytes of memory that this process holds; the most it ever held where the system does not tell."""
+    try:
+        return int(Path("/proc/self/statm").read_bytes().split()[1]) * resource.getpagesize()
+    except OSError:
+        unit = 1 if sys.platform == "darwin" else 1024
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 def _done(phase: str, info: dict[str, Any]) -> None:

@@ -102,9 +102,13 @@ def _ledger(home: Path) -> tuple[Path, Lock]:
     home.mkdir(parents=True, exist_ok=True)
     for number in range(1, MOST_WORKERS + 1):
         place = home / f"worker-{number}"
-        with contextlib.suppress(StoreBusy):
+        ledger = place.with_suffix(".db")
+        with contextlib.suppress(StoreBusy), contextlib.ExitStack() as undo:
             taken = Lock(place)
-            return place.with_suffix(".db"), taken
+            undo.callback(taken.release)
+            Lock(ledger).release()  # a worker of a version that knew no places may hold it
+            undo.pop_all()
+            return ledger, taken
     raise StoreError(f"{MOST_WORKERS} workers run on {home}: set another SIAFU_HOME")
 
 

@@ -10,6 +10,7 @@ machine) nobody knows, so the whole slice is charged, as a call whose usage is n
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
@@ -90,7 +91,8 @@ class Budgets:
         if not expired:
             return loan
         for each in expired:
-            await self._database.run(self._settling(each, budget))
+            settle = await asyncio.to_thread(self._settling, each, budget)  # it reads all of a ledger
+            await self._database.run(settle)
         loan, _ = await self._database.run(work)
         return loan
 
@@ -134,7 +136,7 @@ class Budgets:
 
     @staticmethod
     def _settling(gone: _Expired, budget: Budget) -> Callable[[Transaction], None]:
-        """Charges what a holder that is gone has spent, and takes its slice back; unless it has come back."""
+        """Charges what a holder that is gone has spent, and takes its slice back; unless it has come back. Blocks."""
         # Read outside the transaction. What is spent is told by sum, so a holder that comes back sets it right.
         told = spent_by(gone.holder, gone.journal, budget)
         told = gone.told + gone.amount if told is None else max(told, gone.told)
