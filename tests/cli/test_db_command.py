@@ -20,7 +20,7 @@ from siafu.cli.main import main
 from siafu.config import databases
 from siafu.config.databases import kept
 from siafu.config.settings import Settings
-from siafu.store import schema
+from siafu.store import schema, upkeep
 from siafu.store.database import Database
 from siafu.store.lock import Lock
 from siafu.store.schema import MIGRATIONS, open_file
@@ -117,12 +117,11 @@ def test_the_bytes_of_files_and_batches_are_copied_and_what_ends_meanwhile_is_pa
     (home / "files" / "file-3").symlink_to("/etc/passwd")
     journal = home / "batches" / "batch_1" / "batch_1.db"
     open_file(journal).close()
-    copy_file = databases.copy_file
 
     def ending(source: Path, target: Path) -> None:
         if source == journal:
             source.unlink()
-        copy_file(source, target)
+        upkeep.copy_file(source, target)
 
     monkeypatch.setattr(databases, "copy_file", ending)
     written = {Path(each["file"]).name for each in lines(run, "db", "backup", "사본")}
