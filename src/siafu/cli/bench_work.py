@@ -85,8 +85,8 @@ STAGES_EPILOG = """\b
 Examples:
   siafu bench stages
       1,200 tasks on 10, 20, 50 and 100 workers; about three minutes
-  siafu bench stages --workers 50 --tasks 600
-      one stage, half as many tasks
+  siafu bench stages --workers 50
+      one stage; less than a minute
   siafu bench stages --json > stages.json
       for machines; --html stages.html writes charts too
 \b

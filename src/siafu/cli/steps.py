@@ -7,7 +7,7 @@ from typing import Any
 import typer
 
 from siafu.agents.arguments import RefusedCall
-from siafu.agents.steps import FinalStep, ModelStep, RepairStep, Step, ToolStep
+from siafu.agents.steps import ModelStep, RepairStep, Step, ToolStep
 from siafu.apps.support.classify import Ticket
 from siafu.border.canonical import dumps
 from siafu.border.text import counted, preview, printable
@@ -38,9 +38,7 @@ def _line(step: Step | Ticket) -> str:
         return f"refused    {step.call.name}: {preview(step.text, 120)}"
     if isinstance(step, RepairStep):
         return f"repair     {preview(step.reason, 120)}"
-    if isinstance(step, FinalStep):
-        return f"done       {counted(step.steps, 'model call')}, {counted(step.tool_calls, 'tool call')}"
-    return ""
+    return f"done       {counted(step.steps, 'model call')}, {counted(step.tool_calls, 'tool call')}"
 
 
 def show_answer(record: dict[str, Any]) -> None:
