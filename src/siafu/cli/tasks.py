@@ -41,7 +41,7 @@ one object, here and in siafu submit, worker, workers and dead.
 )
 
 Id = typer.Argument(..., metavar="ID", help="The task, or the beginning of its id.")
-Ids = typer.Argument(None, metavar="[ID]...", help="Tasks, or how their ids begin.")
+Ids = typer.Argument(None, metavar="ID", help="Tasks, or how their ids begin.")
 Run = typer.Option(None, "--run", help="Only tasks of this run.")
 Customer = typer.Option(None, "--customer", help="Only tasks of this customer.")
 Tenant = typer.Option(None, "--tenant", help="Only tasks of this tenant.")
