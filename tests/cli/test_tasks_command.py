@@ -270,9 +270,13 @@ def test_wrong_use_is_told_with_the_right_one(run: Run, words: tuple[str, ...], 
 
 def test_sec30_what_stands_in_tasks_cannot_steer_a_terminal(run: Run, tmp_path: Path) -> None:
     write(tmp_path / "a.jsonl", [{"id": "r\x1b[2J1", "customer": "k\x1b]0;x\x07", "text": "\x1b[31m?"}])
-    for words in (("submit", "support", "a.jsonl", "--run", "x\x1b[2J"), ("tasks", "list")):
+    for words, ends in (
+        (("submit", "support", "a.jsonl", "--run", "x\x1b[2J"), 2),  # a run's name is the operator's, and refused
+        (("submit", "support", "a.jsonl"), 0),
+        (("tasks", "list"), 0),
+    ):
         code, out, err = run(*words)
-        assert code == 0 and "\x1b" not in out + err
+        assert code == ends and "\x1b" not in out + err
     shown = run("tasks", "show", lines(run, "tasks", "list")[0]["id"])
     assert "\x1b" not in shown[1]
 
