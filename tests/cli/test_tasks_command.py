@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 
 from siafu.cli.main import main
+from siafu.cli.waits import waits_text
+from siafu.cli.worker import _next_step
 from siafu.store.database import Database
 from siafu.store.task_schema import MIGRATIONS
 from sim import Sim, running_sim
@@ -236,6 +238,36 @@ def test_watching_without_a_worker_says_so(run: Run, tmp_path: Path) -> None:
         watching.communicate()
 
 
+def test_what_waits_is_named_with_what_to_do_and_only_people_let_a_watch_end(run: Run, tmp_path: Path) -> None:
+    write(tmp_path / "a.jsonl", REQUESTS[:3])
+    told(run, "submit", "support", "a.jsonl")
+    wait = "UPDATE task SET state = 'waiting', ready_at = {now} + 99, waits_for = "
+    change(tmp_path, wait + "'pending_approval'")
+    code, _, err = run("tasks", "watch")
+    assert code == 0 and err.startswith("siafu: left: 3 waiting\nsiafu: 3 tasks wait: 3 for pending_approval; to")
+    change(tmp_path, wait + "'payments_unavailable'")
+    words = [sys.executable, "-m", "siafu", "tasks", "watch", "--every", "0.05"]
+    watching = subprocess.Popen(words, cwd=tmp_path, env=environment(), stderr=subprocess.PIPE, text=True)
+    try:
+        assert watching.stderr is not None
+        said = [watching.stderr.readline() for _ in range(3)]
+        assert "no worker is alive" in said[0] and "for payments: siafu payments serve" in said[2]
+        assert watching.poll() is None
+        change(tmp_path, "UPDATE task SET state = 'cancelled', ended_at = {now}")
+        assert watching.wait(30) == 1
+    finally:
+        watching.kill()
+        watching.communicate()
+
+
+def test_waiting_is_told_in_words() -> None:
+    assert waits_text({}) == ""
+    assert waits_text({"": 1}) == "1 task waits: 1 for their next try; to see them: siafu tasks list --state waiting"
+    assert waits_text({"outage": 2, "new": 1}).startswith("3 tasks wait: 1 for new, 2 for outage; to see whether")
+    assert _next_step({}, {"payments_unavailable": 7}).startswith("7 tasks wait: 7 for payments_unavailable; for paym")
+    assert _next_step({}, {}).startswith("nothing was there to do")
+
+
 def test_a_worker_names_the_next_step(run: Run, tmp_path: Path) -> None:
     assert "siafu submit support FILE" in run("worker", "--until-empty")[2]
     write(tmp_path / "a.jsonl", REQUESTS[:2])
@@ -260,6 +292,7 @@ def test_a_worker_names_the_next_step(run: Run, tmp_path: Path) -> None:
         (("worker", "--min", "8"), "--min goes with --max"),
         (("worker", "--slots", "10", "--max", "9"), "--min 8, --slots 10 and --max 9 must rise"),
         (("worker", "--min", "9", "--max", "8"), "must rise in this order"),
+        (("worker", "--processes", "4", "--metrics", "8000-8001"), "such as --metrics 8000-8003"),
         (("submit", "support", "missing.jsonl", "--needs", "t_12"), "cannot read"),
     ],
 )

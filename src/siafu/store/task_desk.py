@@ -24,6 +24,8 @@ T = TypeVar("T")
 AT_ONCE = 500  # rows of one transaction
 _ID = re.compile(r"t_[0-9a-f]{1,32}")
 _NEEDS = "SELECT state FROM task JOIN task_need ON task_need.needs = task.id WHERE task_need.task = :id"
+# What a task waits for that only a person changes; all else may pass by itself.
+BY_PEOPLE = ("pending_approval", "tool_changed", "tool_disabled")
 ENDED_BADLY = ("failed", "cancelled", "expired", "dead_letter")
 _NEED_GONE = "need_gone"  # the code of what can never begin again
 
@@ -82,13 +84,22 @@ class TaskDesk:
         return {row["state"]: row["n"] for row in await self._database.run(lambda tx: tx.rows(sql, **values))}
 
     async def moving(self, which: Which) -> bool:
-        """Whether a task is left that can go on without a person: ready, leased, or due for another try."""
+        """Whether a task is left that can go on without a person: ready, leased, or waiting for what may pass."""
         where, values = _where(which)
         sql = (
-            "SELECT 1 AS one FROM task WHERE ended_at IS NULL "
-            f"AND (state IN ('ready', 'leased') OR (state = 'waiting' AND waits_for = '')) AND {where} LIMIT 1"
+            "SELECT 1 AS one FROM task WHERE ended_at IS NULL AND (state IN ('ready', 'leased') "
+            f"OR (state = 'waiting' AND waits_for NOT IN :people)) AND {where} LIMIT 1"
         )
-        return bool(await self._database.run(lambda tx: tx.rows(sql, **values)))
+        return bool(await self._database.run(lambda tx: tx.rows(sql, people=list(BY_PEOPLE), **values)))
+
+    async def waits(self, which: Which) -> dict[str, int]:
+        """How many wait, by the code of what for; "" = for their next try after an error."""
+        where, values = _where(which)
+        sql = (
+            "SELECT waits_for, COUNT(*) AS n FROM task "
+            f"WHERE ended_at IS NULL AND state = 'waiting' AND {where} GROUP BY waits_for"
+        )
+        return {row["waits_for"]: row["n"] for row in await self._database.run(lambda tx: tx.rows(sql, **values))}
 
     async def journal(self, id: str) -> list[dict[str, Any]]:
         """The steps of a task, without what was said in them: path, seq, kind and usd_pico."""
