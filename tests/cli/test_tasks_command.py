@@ -260,6 +260,25 @@ def test_what_waits_is_named_with_what_to_do_and_only_people_let_a_watch_end(run
         watching.communicate()
 
 
+def test_a_task_is_found_by_the_name_of_its_line(run: Run, tmp_path: Path) -> None:
+    rows = [{"id": id, "customer": "kim", "text": "주문 1001?"} for id in ("r1", "R1", "r_1", "rx1", "문의/1", "r11")]
+    write(tmp_path / "a.jsonl", rows)
+    told(run, "submit", "support", "a.jsonl")
+    told(run, "submit", "support", "a.jsonl", "--run", "6월/월요일")
+    code, _, err = run("tasks", "show", "r1")
+    assert code == 2 and "several tasks are meant by 'r1'" in err and "RUN/NAME" in err
+    for named in ("r1", "r_1", "문의/1"):
+        for of in ("support", "6월/월요일"):
+            shown = told(run, "tasks", "show", f"{of}/{named}")
+            assert (shown["run"], shown["request"]["id"]) == (of, named)
+    assert told(run, "tasks", "cancel", "--run", "6월/월요일")["cancelled"] == 6
+    assert told(run, "tasks", "purge", "--run", "6월/월요일", "--older", "0")["purged"] == 6
+    assert told(run, "tasks", "show", "r1")["once"] == "support/r1"
+    code, _, err = run("tasks", "show", "r%")
+    assert code == 2 and "there is no task 'r%'" in err
+    assert "문의/1" in run("tasks", "list")[1]
+
+
 def test_waiting_is_told_in_words() -> None:
     assert waits_text({}) == ""
     assert waits_text({"": 1}) == "1 task waits: 1 for their next try; to see them: siafu tasks list --state waiting"

@@ -214,7 +214,7 @@ def _parts(lines: Iterator[Read], most: int) -> Iterator[list[Read]]:
 
 async def _resolved(desk: TaskDesk, part: Sequence[Read], common: Sequence[str], taken: Taken) -> list[Line]:
     """The lines that can be submitted, with the tasks that they need; the others are refused."""
-    from siafu.apps.support.requests import task_key
+    from siafu.store.task_records import task_key
 
     good = [line for line in part if isinstance(line, Line)]
     for each in part:

@@ -40,8 +40,8 @@ one object, here and in siafu submit, worker, workers and dead.
 """,
 )
 
-Id = typer.Argument(..., metavar="ID", help="The task, or the beginning of its id.")
-Ids = typer.Argument(None, metavar="[ID]...", help="Tasks, or how their ids begin.")
+Id = typer.Argument(..., metavar="ID", help="The task: its id or how that begins, or NAME or RUN/NAME of its line.")
+Ids = typer.Argument(None, metavar="[ID]...", help="Tasks: ids or how they begin, or NAME or RUN/NAME.")
 Run = typer.Option(None, "--run", help="Only tasks of this run.")
 Customer = typer.Option(None, "--customer", help="Only tasks of this customer.")
 Tenant = typer.Option(None, "--tenant", help="Only tasks of this tenant.")
@@ -100,6 +100,8 @@ def list_(
     epilog="""\b
 Examples:
   siafu tasks show t_3f
+  siafu tasks show r001              the line r001 that was submitted
+  siafu tasks show monday/r001       of the run monday
   siafu tasks show t_3f --json
 """,
 )
@@ -293,10 +295,16 @@ def show_retried(
 
 
 def show_table(found: list[Task], *, nothing: str) -> None:
+    from siafu.store.task_records import name_of
+
     rows = [
-        (task.id[:12], task.state, task.run, task.customer, time_text(task.created_at), _why(task)) for task in found
-    ]
-    print_table(("id", "state", "run", "customer", "accepted", "why"), rows, nothing=nothing)
+        (
+            task.id[:12], task.state, task.run, name_of(task.once, task.run) or "", task.customer,
+            time_text(task.created_at), _why(task),
+        )
+        for task in found
+    ]  # fmt: skip
+    print_table(("id", "state", "run", "name", "customer", "accepted", "why"), rows, nothing=nothing)
 
 
 def with_desk(config: Path | None, do: Callable[[TaskDesk], Awaitable[T]]) -> T:

@@ -14,7 +14,7 @@ import msgspec
 from siafu.border.text import clean, preview
 from siafu.errors import InputError
 from siafu.store.database import Database, Transaction
-from siafu.store.task_records import Move, Task
+from siafu.store.task_records import BOUND, Move, Task, name_of
 from siafu.store.task_sql import ring
 from siafu.store.task_turns import line_up
 from siafu.store.tasks import as_task, finish
@@ -50,16 +50,37 @@ class TaskDesk:
         self._database = database
         self._rung = rung
 
-    async def one(self, begin: str) -> Task:
-        """The task whose id is or begins so. Raises: InputError when there is none, or several begin so."""
-        found = []
-        if _ID.fullmatch(begin):
+    async def one(self, text: str) -> Task:
+        """The task whose id is or begins so, or that was submitted under this name (`NAME` or `RUN/NAME`).
+
+        Raises: InputError when there is none, or it may be several.
+        """
+        found: list[Task] = []
+        if _ID.fullmatch(text):
             sql = "SELECT * FROM task WHERE id >= :begin AND id < :end ORDER BY id LIMIT 2"
-            found = await self._rows(sql, begin=begin, end=begin + "g")  # the first letter behind hexadecimal digits
-        if len(found) != 1:
-            several = "; several begin so" if found else ""
-            raise InputError(f"there is no one task {preview(begin, 60)!r}{several}; see: siafu tasks list")
+            found = await self._rows(sql, begin=text, end=text + "g")  # the first letter behind hexadecimal digits
+        found = found or await self._named(text)
+        if not found:
+            raise InputError(f"there is no task {preview(text, 60)!r}; see: siafu tasks list")
+        if len(found) > 1:
+            raise InputError(
+                f"several tasks are meant by {preview(text, 60)!r}, such as {found[0].id} and {found[1].id}; say more "
+                "of the id, or RUN/NAME; see: siafu tasks list"
+            )
         return found[0]
+
+    async def _named(self, text: str) -> list[Task]:
+        """Two of the tasks at most that have this name."""
+        last = re.sub(r"([!%_])", r"!\1", clean(text).rpartition("/")[2])
+        wanted = "once LIKE :whole ESCAPE '!' OR once LIKE :bound ESCAPE '!'"
+        sql = f"SELECT id, once, run FROM task WHERE {wanted} ORDER BY id"
+        like = {"whole": f"%/{last}", "bound": f"%/{last}{BOUND}%"}
+        named = [
+            row["id"]
+            for row in await self._database.run(lambda tx: tx.rows(sql, **like))
+            if clean(text) in (name := name_of(row["once"], row["run"]), f"{row['run']}/{name}")
+        ]
+        return await self._rows("SELECT * FROM task WHERE id IN :ids ORDER BY id", ids=named[:2]) if named else []
 
     async def find(self, which: Which, *, limit: int, after: Task | None = None) -> list[Task]:
         """Tasks in the order in which they were accepted, from behind `after` on; None = from the first."""

@@ -24,7 +24,6 @@ from siafu.service.swarms import CUSTOMER, SUPPORT, customer_of
 from siafu.service.tasks import shapes
 from siafu.service.tasks.events import Listeners, Stream
 from siafu.service.tasks.shapes import (
-    BOUND,
     MAX_NAME,
     NotTaken,
     PageQuery,
@@ -35,7 +34,7 @@ from siafu.service.tasks.shapes import (
     shown,
 )
 from siafu.store.task_events import Seen, Whose
-from siafu.store.task_records import TERMINAL, Accepted, NewTask, NotAccepted
+from siafu.store.task_records import BOUND, TERMINAL, Accepted, NewTask, NotAccepted
 
 TASKS, EVENTS = "/v1/swarm/tasks", "/v1/swarm/events"
 MAX_BODY = 2**20  # bytes

@@ -8,18 +8,17 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from siafu.apps.support.requests import KIND, LIMITS, task_key
+from siafu.apps.support.requests import KIND, LIMITS
 from siafu.errors import DeadlineReached
 from siafu.service.refusals import invalid
 from siafu.store.task_events import Cursor, Seen, TaskEvent
-from siafu.store.task_records import MAX_NEEDS, State
+from siafu.store.task_records import MAX_NEEDS, State, name_of
 
 MOST = 100  # tasks of one request, or page
 MAX_RUN, MAX_NAME = 64, 128  # characters; with a customer's name they are a key of 400
 # Words that are about the task alone, and may be told to whoever submitted it.
 _OWN_WORDS = ("cancelled", "need_failed", "worker_lost", "customer_forgotten", DeadlineReached.code)
 PLACE = "^[0-9]{1,18}$"  # of an event
-BOUND = "\x1f"  # between the name of a task and the customer whom its key is for
 _LINE = r"^[^\x00-\x1f\x7f]*[^\s\x00-\x1f\x7f][^\x00-\x1f\x7f]*$"  # one line that is not blank
 
 
@@ -175,11 +174,6 @@ def shown(task: Seen) -> TaskShown:
         error=error,
         result=msgspec.Raw(task.result.encode()) if tells and task.result is not None else None,
     )
-
-
-def name_of(once: str | None, run: str) -> str | None:
-    """The id that a task was submitted with; None = with none."""
-    return None if once is None else once.removeprefix(task_key(run, "")).partition(BOUND)[0]
 
 
 def event_shown(event: TaskEvent) -> EventShown:
