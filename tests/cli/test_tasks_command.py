@@ -144,7 +144,17 @@ def test_strict_takes_a_file_whole_or_not_at_all(run: Run, tmp_path: Path) -> No
     write(tmp_path / "a.jsonl", [REQUESTS[0], {"id": "", "customer": "kim", "text": "?"}])
     code, _, err = run("submit", "support", "a.jsonl", "--strict")
     assert code == 2 and "nothing was submitted" in err
+    kim = {"customer": "kim", "text": "?"}
+    rows = [kim | {"id": "a"}, kim | {"id": "b", "needs": ["a"]}, kim | {"id": "a", "text": "!"}]
+    write(tmp_path / "b.jsonl", [*rows, kim | {"id": "c", "needs": ["nobody"]}])
+    code, _, err = run("submit", "support", "b.jsonl", "--strict")
+    assert code == 2 and "2 lines cannot be used" in err and "line 3: the id 'a'" in err and "line 4: it needs" in err
     assert lines(run, "tasks", "list") == []
+    write(tmp_path / "c.jsonl", rows[:2])
+    assert [told(run, "submit", "support", "c.jsonl", "--strict")["accepted"] for _ in range(2)] == [2, 0]
+    write(tmp_path / "d.jsonl", [kim | {"id": "d"}, rows[2]])
+    assert run("submit", "support", "d.jsonl", "--strict")[0] == 2
+    assert len(lines(run, "tasks", "list")) == 2
 
 
 def test_what_people_do_about_tasks(run: Run, tmp_path: Path) -> None:

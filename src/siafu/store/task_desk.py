@@ -137,6 +137,15 @@ class TaskDesk:
 
         return await self._database.run(work) if onces else {}
 
+    async def prints(self, tenant: str, onces: Sequence[str]) -> dict[str, str]:
+        """What the tasks of a tenant under these keys share with any that is sent again (`body_print`)."""
+
+        def work(tx: Transaction) -> dict[str, str]:
+            sql = "SELECT once, print FROM task WHERE tenant = :tenant AND once IN :onces"
+            return {row["once"]: row["print"] for row in tx.rows(sql, tenant=clean(tenant), onces=list(onces))}
+
+        return await self._database.run(work) if onces else {}
+
     async def ended_of(self, ids: Collection[str]) -> set[str]:
         """Those of these tasks that have ended, or are gone."""
         wanted = sorted(ids)
