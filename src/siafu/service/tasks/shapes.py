@@ -22,7 +22,8 @@ PLACE = "^[0-9]{1,18}$"  # of an event
 _LINE = r"^[^\x00-\x1f\x7f]*[^\s\x00-\x1f\x7f][^\x00-\x1f\x7f]*$"  # one line that is not blank
 
 
-TaskId = Annotated[str, msgspec.Meta(pattern="^t_[0-9a-f]{32}$")]
+TASK_ID = "^t_[0-9a-f]{32}$"
+TaskId = Annotated[str, msgspec.Meta(pattern=TASK_ID)]
 
 
 def _text(most: int, pattern: str = r"\S") -> Any:
@@ -39,7 +40,8 @@ class SupportInput(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 class TaskBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A task to be done. id: names it within its run: submitted again it is the same task. priority: 1 is first.
-    deadline_seconds: after which it expires. needs: ids of tasks that have to succeed first. customer_token: proves for
+    deadline_seconds: after which it expires. needs: tasks that have to succeed first: ids, or names of
+    earlier requests' tasks of the same run and key. customer_token: proves for
     whom it is, as the header x-siafu-customer does for the whole request.
     """
 
@@ -49,7 +51,7 @@ class TaskBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     run: Annotated[str, _text(MAX_RUN, _LINE)] = KIND
     priority: Annotated[int, msgspec.Meta(ge=1, le=3)] = 2
     deadline_seconds: Annotated[float, msgspec.Meta(gt=0, le=100_000_000)] | None = None
-    needs: Annotated[list[TaskId], msgspec.Meta(max_length=MAX_NEEDS)] = []
+    needs: Annotated[list[Annotated[str, _text(MAX_NAME, _LINE)]], msgspec.Meta(max_length=MAX_NEEDS)] = []
     customer_token: Annotated[str, msgspec.Meta(max_length=4096)] | None = None
 
 
