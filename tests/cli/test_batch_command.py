@@ -106,6 +106,19 @@ def test_a_run_without_any_answer_says_what_is_wrong(tmp_path: Path) -> None:
         assert f"the API is at {sim.url}: set the base URL to that" in ended.stderr
 
 
+def test_requests_of_customers_are_told_from_lines_of_a_batch(tmp_path: Path) -> None:
+    customers = b'{"id": "r1", "customer": "kim", "text": "\xed\x99\x98\xeb\xb6\x88"}\n' * 3
+    (tmp_path / "customers.jsonl").write_bytes(customers)
+    ended = siafu(tmp_path, "run", "customers.jsonl", "--out", "out.jsonl")
+    assert ended.returncode == 2 and ended.stderr.count("siafu support run") == 1 and "and 2 more" in ended.stderr
+    (tmp_path / "batch.jsonl").write_bytes(requests("a", "b"))
+    ended = front.siafu(tmp_path, "support", "run", "batch.jsonl", "--out", "out.jsonl")
+    assert ended.returncode == 2 and ended.stderr.count("siafu batch run") == 1
+    ended = front.siafu(tmp_path, "submit", "support", "batch.jsonl")
+    assert ended.returncode == 1 and ended.stderr.count("siafu batch run") == 1 and "siafu worker" not in ended.stderr
+    assert not (tmp_path / "out.jsonl").exists()
+
+
 def test_check_tells_what_is_in_a_file(tmp_path: Path) -> None:
     (tmp_path / "in.jsonl").write_bytes(requests("a", "b") + b"\x1b[31mno\n")
     ended = siafu(tmp_path, "check", "in.jsonl")

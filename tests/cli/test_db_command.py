@@ -17,9 +17,10 @@ import pytest
 
 from services import PASSWORD, Postgres, new_database
 from siafu.cli.main import main
+from siafu.config import databases
 from siafu.config.databases import kept
 from siafu.config.settings import Settings
-from siafu.store import schema
+from siafu.store import schema, upkeep
 from siafu.store.database import Database
 from siafu.store.lock import Lock
 from siafu.store.schema import MIGRATIONS, open_file
@@ -103,6 +104,30 @@ def test_a_copy_that_is_made_in_use_is_whole_and_can_be_restored(
     assert folder.stat().st_mode & 0o77 == 0 and (folder / "tasks.db").stat().st_mode & 0o77 == 0
     shutil.copytree(folder, tmp_path / "new home")
     assert lines(run, "tasks", "list", home=str(tmp_path / "new home")) == before
+
+
+def test_the_bytes_of_files_and_batches_are_copied_and_what_ends_meanwhile_is_passed_over(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run("submit", "support", "a.jsonl")[0] == 0
+    home = tmp_path / "일" / ".siafu"
+    for name in ("files/file-1", "files/file-2.part", "batches/batch_1/input.jsonl"):
+        (home / name).parent.mkdir(parents=True, exist_ok=True)
+        (home / name).write_bytes(name.encode())
+    (home / "files" / "file-3").symlink_to("/etc/passwd")
+    journal = home / "batches" / "batch_1" / "batch_1.db"
+    open_file(journal).close()
+
+    def ending(source: Path, target: Path) -> None:
+        if source == journal:
+            source.unlink()
+        upkeep.copy_file(source, target)
+
+    monkeypatch.setattr(databases, "copy_file", ending)
+    written = {Path(each["file"]).name for each in lines(run, "db", "backup", "사본")}
+    assert written == {"tasks.db", "file-1", "input.jsonl"}
+    copied = tmp_path / "일" / "사본" / "files" / "file-1"
+    assert (copied.read_bytes(), copied.stat().st_mode & 0o77) == (b"files/file-1", 0)
 
 
 def test_files_outside_the_home_are_copied_too_and_none_takes_the_place_of_another(

@@ -298,8 +298,10 @@ def test_settings_are_told_with_their_source_and_without_secrets(tmp_path: Path)
 
 def test_an_empty_environment_has_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    (row,) = settings_rows(given(environ={}))
+    (row,) = settings_rows(given(environ={}), {"HOME": "/x"})
     assert "all defaults" in row.found
+    (row,) = settings_rows(given(environ={}), {"SIAFU_PAYMENTS_URL": "http://127.0.0.1:1"})
+    assert "all defaults" not in row.found and "SIAFU_PAYMENTS_URL" in row.found and "127" not in row.found
 
 
 def test_the_state_folder(tmp_path: Path) -> None:

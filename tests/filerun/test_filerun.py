@@ -105,7 +105,7 @@ def test_a_failed_line_may_be_mended_and_retried(tmp_path: Path) -> None:
     desk = Desk(tmp_path, lines("a", "fail"))
     desk.run()
     desk.source.write_bytes(lines("a", "fail", text=lambda name: "mended" if name == "fail" else name))
-    with pytest.raises(InputError, match="have changed"):
+    with pytest.raises(InputError, match="input changed since"):
         desk.run()
     assert desk.run(retry_failed=True).exit_code == 0
     assert desk.asked == ["mended"]
@@ -166,7 +166,7 @@ def test_changed_input_is_refused_and_spelling_is_no_change(tmp_path: Path) -> N
     desk.source.write_bytes(b' { "text":"a" , "id":"a" }\r\n' + lines("b", "c"))
     desk.run()
     desk.source.write_bytes(lines("a", "b", "c", text=lambda name: "other" if name == "b" else name))
-    with pytest.raises(InputError, match=r"1 lines of the input have changed .* \(line 2\)"):
+    with pytest.raises(InputError, match=r"1 line of the input changed .* \(line 2\)"):
         desk.run()
     assert desk.asked == []
     assert desk.out.read_bytes() == before
@@ -199,7 +199,7 @@ def test_what_a_line_asked_is_remembered_while_it_is_out_of_sight(tmp_path: Path
     desk.run(limit=1)
     assert status(MiniJob(), desk.where).left == 0
     desk.source.write_bytes(lines("a", "b", "c", text=lambda name: name + "!" * (name == "c")))
-    with pytest.raises(InputError, match=r"1 lines of the input have changed .* \(line 3\)"):
+    with pytest.raises(InputError, match=r"1 line of the input changed .* \(line 3\)"):
         desk.run()
     desk.source.write_bytes(lines("a", "b", "c"))
     assert desk.run().finished == 3

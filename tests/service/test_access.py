@@ -147,9 +147,19 @@ async def test_a_key_expires(keys: ClientKeys) -> None:
     assert status(ring, bearer(secret.reveal())) == 401
 
 
-async def test_the_watch_sees_what_changes(keys: ClientKeys) -> None:
+async def test_the_watch_sees_what_changes_whatever_went_wrong_before(
+    keys: ClientKeys, monkeypatch: pytest.MonkeyPatch
+) -> None:
     clock = VirtualClock()
     ring = ring_over(keys, clock)
+    edition, broken = keys.edition, [ValueError("nobody thought of it")]
+
+    async def breaking() -> tuple[int, int]:
+        if broken:
+            raise broken.pop()
+        return await edition()
+
+    monkeypatch.setattr(keys, "edition", breaking)
     watching = asyncio.create_task(ring.watch())
     try:
         _, secret = await keys.create(KeyTerms(name="new"))

@@ -9,7 +9,7 @@ import hashlib
 import hmac
 import json
 import sqlite3
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ from siafu.store.task_desk import Which
 from siafu.store.task_records import Succeeded
 from siafu.store.task_schema import MIGRATIONS
 from siafu.store.tasks import TaskStore
+from siafu.store.webhooks import WebhookQueue
 
 from .server import until
 from .task_kit import TASKS, Tasked, asked, tasked
@@ -204,6 +205,14 @@ async def test_every_end_is_told_once_with_no_customers_words(
     tmp_path: Path, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(webhooks, "LOOK_SECONDS", 0.02)
+    collect, broken = WebhookQueue.collect, [ValueError("nobody thought of it")] * 2
+
+    async def breaking(queue: WebhookQueue, name: str, tenants: Collection[str] | None) -> bool:
+        if broken:
+            raise broken.pop()
+        return await collect(queue, name, tenants)
+
+    monkeypatch.setattr(WebhookQueue, "collect", breaking)
     async with hooked(tmp_path, a=hook(receiver), b=hook(receiver, tenants=("other",))) as at:
         auth, other = await at.key(tenant="t"), await at.key(tenant="other")
         ids = [(await at.submit(auth, f"r{n}", run="월요일"))["id"] for n in range(3)]

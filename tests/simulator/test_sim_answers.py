@@ -204,6 +204,13 @@ async def test_optional_arguments_are_left_away_without_a_sign(sim: Sim) -> None
     ]
 
 
+@pytest.mark.parametrize(("asked", "calls"), [("예약 번호가 몇 번인가요?", 1), ("알겠습니다.", 0)])
+async def test_a_number_that_was_asked_for_completes_what_was_said_before(sim: Sim, asked: str, calls: int) -> None:
+    said = [("user", "예약 확정됐는지 알려 주세요"), ("assistant", asked), ("user", "BK-12345요")]
+    request = body(tools=[STATUS], messages=[{"role": role, "content": text} for role, text in said])
+    assert called(await say(sim, request)) == [("booking_status", {"booking_id": "BK-12345"})] * calls
+
+
 DESK = {
     "type": "object",
     "properties": {

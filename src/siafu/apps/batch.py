@@ -48,6 +48,8 @@ class BatchJob:
         if not isinstance(value, dict):
             raise InputError('a line is an object like {"custom_id": "q1", "method": "POST", "url": ..., "body": ...}')
         key = value.get("custom_id")
+        if key is None and {"customer", "text"} <= value.keys():
+            raise InputError("this looks like a support request: these are for siafu support run, or submit support")
         if not isinstance(key, str) or not 0 < len(key) <= MAX_ID:
             raise InputError(f"custom_id must be a text of 1 to {MAX_ID} characters")
         if value.get("method", "POST") != "POST" or value.get("url", URL) != URL:

@@ -29,3 +29,8 @@ def preview(text: str, limit: int = 200) -> str:
 def printable(text: str) -> str:
     """`text` for a terminal: newlines and tabs kept, every other control character shown as U+FFFD."""
     return _CONTROL.sub(REPLACEMENT, clean(text))
+
+
+def counted(number: int, what: str) -> str:
+    """`1 line`, `2,000 lines`: for words whose plural is an s more."""
+    return f"{number:,} {what}{'' if number == 1 else 's'}"

@@ -192,8 +192,8 @@ def _decide(
     )
     if yes:
         how = (
-            f"a shop that runs does it by itself, else: siafu shop settle, until {time_text(decided.expires_at)}; to "
-            "tell the customer, run the same command again"
+            f"until {time_text(decided.expires_at)} a running shop does it by itself, siafu shop settle does it "
+            "now; then the command that asked, given again, tells the customer"
             if desk == "shop"
             else f"run the same command again, and it goes on, until {time_text(decided.expires_at)}"
         )

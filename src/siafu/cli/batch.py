@@ -122,7 +122,7 @@ def check(file: Path = Source, limit: int | None = Limit, json: bool = AsJson) -
     Says what can be used, what not, and how much it is about.
     """
     from siafu.apps import batch
-    from siafu.border.text import printable
+    from siafu.border.text import counted, printable
     from siafu.cli.filerun import encode
 
     found = batch.check(file, limit=limit)
@@ -131,7 +131,7 @@ def check(file: Path = Source, limit: int | None = Limit, json: bool = AsJson) -
     else:
         most = found.output_tokens_at_most
         output = "some without a maximum of output" if most is None else f"at most {most:,} tokens of output"
-        typer.echo(f"{found.usable:,} of {found.usable + found.bad:,} lines can be run")
+        typer.echo(f"{found.usable:,} of {counted(found.usable + found.bad, 'line')} can be run")
         typer.echo(f"about {found.input_tokens_about:,} tokens of input, {output}")
         for model, count in found.models.items():
             typer.echo(printable(f"{count:>9,}  {model}"))

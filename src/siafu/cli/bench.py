@@ -12,6 +12,17 @@ from siafu.errors import ConfigError
 
 EPILOG = """\b
 Examples:
+  siafu bench limits
+      policies of the limiter, in virtual time; some seconds
+  siafu bench gateway --no-peers
+      a model call beside bare aiohttp
+  siafu bench queue --no-peers --repeats 1
+      durable tasks; about a minute
+\b
+Each has --help with examples of its own.
+"""
+GATEWAY_EPILOG = """\b
+Examples:
   siafu bench gateway
       five runs each, one of each client of others; they take the most time
   siafu bench gateway --no-peers --concurrency 100
@@ -20,22 +31,38 @@ Examples:
       beside these only
   siafu bench gateway --json > bench.json
       for machines; --html bench.html writes charts too
+"""
+SERVE_EPILOG = """\b
+Examples:
   siafu bench serve
-      siafu serve beside a bare pass-through, under wrk if it is there
+      under wrk if it is there
+  siafu bench serve --load own --repeats 1 --seconds 2
+      a first look, without wrk
+  siafu bench serve --json > serve.json
+      for machines; --html serve.html writes charts too
+"""
+CROWD_EPILOG = """\b
+Examples:
   siafu bench crowd
-      10,000 agents that wait for their turn: memory, stalls
+      10,000 agents that wait, 1,000 calls at once
+  siafu bench crowd --waiting 1000 --in-flight 100 --upstream-ms 200
+      smaller, and sooner over
+  siafu bench crowd --json > crowd.json
+"""
+LIMITS_EPILOG = """\b
+Examples:
   siafu bench limits
-      policies of the limiter, in virtual time; some seconds
-  siafu bench storm --agents 100,1000,10000
-      crowds that an endpoint refuses most of; about half a minute each
-  siafu bench queue
-      durable tasks, beside queues of others
-  siafu bench stages
-      a burst of tasks and an endpoint's limit
-  siafu bench surge
-      a hundred times as many requests for siafu serve
-  siafu bench soak --hours 1
-      the same load for hours: does anything grow?
+  siafu bench limits --seeds 10
+      more runs of each scenario
+  siafu bench limits --json > limits.json
+"""
+STORM_EPILOG = """\b
+Examples:
+  siafu bench storm
+      100, 1,000 and 10,000 agents; about half a minute each
+  siafu bench storm --agents 100 --seconds 5
+      one crowd, sooner over
+  siafu bench storm --json > storm.json
 """
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False, no_args_is_help=True, epilog=EPILOG)
@@ -46,7 +73,7 @@ def bench() -> None:
     """Measure siafu beside other clients, servers and queues, and under load."""
 
 
-@app.command(epilog=EPILOG)
+@app.command(epilog=GATEWAY_EPILOG)
 def gateway(
     concurrency: str = typer.Option("100,1000", metavar="N,N", help="Agents at once; one series each."),
     calls: int = typer.Option(2000, min=1, help="Calls a run; at least two an agent."),
@@ -101,7 +128,7 @@ def gateway(
         raise typer.Exit(1)
 
 
-@app.command(epilog=EPILOG)
+@app.command(epilog=SERVE_EPILOG)
 def serve(
     clients: int = typer.Option(64, min=1, max=10_000, help="Connections that ask again and again."),
     seconds: float = typer.Option(5.0, min=0.2, help="Of each run; wrk takes whole ones."),
@@ -138,7 +165,7 @@ def serve(
         raise typer.Exit(1)
 
 
-@app.command(epilog=EPILOG)
+@app.command(epilog=CROWD_EPILOG)
 def crowd(
     waiting: int = typer.Option(10_000, min=1, max=100_000, help="Agents that wait for their turn."),
     in_flight: int = typer.Option(1_000, min=1, max=10_000, help="Calls under way at once."),
@@ -164,7 +191,7 @@ def crowd(
         raise typer.Exit(1)
 
 
-@app.command(epilog=EPILOG)
+@app.command(epilog=LIMITS_EPILOG)
 def limits(
     seeds: int = typer.Option(3, min=1, max=100, help="Runs of each scenario, with different chance."),
     json: bool = Json,
@@ -183,7 +210,7 @@ def limits(
         show_limits(rows, totals(rows))
 
 
-@app.command(epilog=EPILOG)
+@app.command(epilog=STORM_EPILOG)
 def storm(
     agents: str = typer.Option("100,1000,10000", metavar="N,N", help="Agents that ask at once; one storm each."),
     seconds: float = typer.Option(20.0, min=0.5, help="How long the endpoint needs for a crowd at best."),

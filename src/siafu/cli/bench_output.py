@@ -10,7 +10,11 @@ import typer
 
 from siafu.errors import ConfigError
 
-Home = typer.Option(Path(".siafu"), envvar="SIAFU_HOME", help="Where journals and clients of others are put.")
+Home = typer.Option(
+    Path(".siafu"),
+    envvar="SIAFU_HOME",
+    help="Journals of the runs are here meanwhile; clients and queues of others stay here, installed.",
+)
 Json = typer.Option(False, "--json", help="Print the figures as JSON.")
 Html = typer.Option(None, "--html", metavar="FILE", help="Write charts too: one HTML file that needs no network.")
 

@@ -85,8 +85,8 @@ STAGES_EPILOG = """\b
 Examples:
   siafu bench stages
       1,200 tasks on 10, 20, 50 and 100 workers; about three minutes
-  siafu bench stages --workers 50 --scale 10
-      one stage, ten times as fast: rate, latency and all
+  siafu bench stages --workers 50
+      one stage; less than a minute
   siafu bench stages --json > stages.json
       for machines; --html stages.html writes charts too
 \b
@@ -100,7 +100,13 @@ def stages(
     rpm: float = typer.Option(1800.0, min=1.0, help="Requests a minute that the endpoint takes, and siafu is told."),
     burst: float = typer.Option(1.0, min=0.01, max=3600.0, help="Seconds' worth that the endpoint takes at once."),
     latency_ms: float = typer.Option(200.0, min=1.0, help="How long an answer takes."),
-    scale: float = typer.Option(1.0, min=0.1, max=1000.0, help="How many times as fast all of it goes."),
+    scale: float = typer.Option(
+        1.0,
+        min=0.1,
+        max=1000.0,
+        help="How many times as fast all of it goes; for a try: what "
+        "siafu needs itself weighs as many times as much against the goals.",
+    ),
     home: Path = Home,
     html: Path | None = Html,
     json: bool = Json,

@@ -66,7 +66,7 @@ Exit code: 1 when a journal could not be read and is left out.
 def report(
     paths: list[Path] | None = typer.Argument(
         None,
-        metavar="[PATH]...",
+        metavar="PATH",
         help="Journals, results files, or folders with journals. Default: SIAFU_HOME",
         show_default=False,
     ),

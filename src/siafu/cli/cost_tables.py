@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from siafu.border.money import json_usd, show_usd
+from siafu.border.text import counted, printable
 from siafu.cli.showing import print_table, time_text
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ def print_report(found: CostReport, by: Sequence[str], expected: Estimate | None
     print_table(columns, rows, numbers=len(by), nothing="no call in these journals")
     if found.waste:
         share = "" if not total.usd_pico else f", {100 * total.wasted_pico / total.usd_pico:.1f} % of the cost"
-        typer.echo(f"\nwasted: {total.wasted:,} of {total.calls:,} calls, {_interval(_waste(total))}{share}")
+        typer.echo(f"\nwasted: {total.wasted:,} of {counted(total.calls, 'call')}, {_interval(_waste(total))}{share}")
         lines = [
             [*(part or "-" for part in each.key), f"{each.sums.calls:,}", _interval(_waste(each.sums))]
             for each in found.waste
@@ -53,7 +54,7 @@ def cache_text(sums: Sums) -> str:
     """What the prompt cache gave and saved, for people; empty when it was not in play."""
     if not sums.hits and not sums.saved_pico:
         return ""
-    hit = f"prompt cache: {sums.hits:,} calls hit, {100 * sums.hit_ratio:.0f} % of the input"
+    hit = f"prompt cache: {counted(sums.hits, 'call')} hit, {100 * sums.hit_ratio:.0f} % of the input"
     more = f"{show_usd(abs(sums.saved_pico))} {'saved' if sums.saved_pico >= 0 else 'more than without it'}"
     return hit if sums.unpriced == sums.calls else f"{hit}; {more}"
 
@@ -166,7 +167,7 @@ def print_estimate(found: Estimate, pace: Pace) -> None:
     ]  # fmt: skip
     print_table(("model", "role", "calls", "input", "cached", "output", "USD", "at most"), rows, numbers=2)
     limit = f"{pace.concurrency:,} at once" + (f", {pace.rpm:g} requests a minute" if pace.rpm else "")
-    typer.echo(f"\n{found.agents:,} agents, {found.calls:,} calls, about {_expected_usd(found)}")
+    typer.echo(f"\n{counted(found.agents, 'agent')}, {counted(found.calls, 'call')}, about {_expected_usd(found)}")
     typer.echo(f"about {found.seconds / 60:,.1f} minutes ({limit})")
     if found.measured:
         names = ", ".join(found.measured[:3]) + (", ..." if len(found.measured) > 3 else "")
@@ -177,7 +178,10 @@ def print_estimate(found: Estimate, pace: Pace) -> None:
             "some lines (--limit 20) it is told from measured tokens"
         )
     for model in found.unpriced:
-        typer.echo(f"no price for exactly the model {model}: it is in no amount")
+        price = f'[prices."{model}"] in siafu.toml sets one'
+        typer.echo(printable(f"no price for exactly the model {model}, so ? and in no amount: {price}"))
+    if any(line.usd_pico is not None and line.usd_at_most is None for line in found.lines):
+        typer.echo("? at most: some lines name no maximum of output; max_tokens in their bodies sets one")
 
 
 def _expected_usd(found: Estimate) -> str:
@@ -219,14 +223,15 @@ def print_what_if(found: WhatIf) -> None:
         rows.append((model, *_costs(found, usd), change))
     print_table(columns, rows, numbers=1)
     cached = 100 * found.measured.cached_tokens / found.measured.input_tokens if found.measured.input_tokens else 0
+    measured = counted(found.measured.calls - found.measured.unknown, "measured call")
     typer.echo(
-        f"\n{found.work.tasks:,} tasks, {found.measured.calls - found.measured.unknown:,} measured calls of the run "
-        f"{found.run}, {found.measured.input_tokens:,} + {found.measured.output_tokens:,} tokens\n"
+        f"\n{counted(found.work.tasks, 'task')}, {measured} of the run {found.run}, "
+        f"{found.measured.input_tokens:,} + {found.measured.output_tokens:,} tokens\n"
         f"assumed: the same tokens on each model, {cached:.0f} % of the input cached as measured; an hour: "
         f"{found.hourly:,} tasks, the pace of the run; a month: {found.monthly:,}"
     )
     if found.left_out:
-        typer.echo(f"left out: {found.left_out:,} calls that were wasted, or whose usage is not known")
+        typer.echo(f"left out: {counted(found.left_out, 'call')} that were wasted, or whose usage is not known")
     for model, usd in found.usd_pico.items():
         if usd is None:
             typer.echo(f"siafu: no price for exactly the model {model}: check the spelling, or set one", err=True)

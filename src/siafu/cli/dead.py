@@ -73,7 +73,7 @@ Exit code: 0, or 1 when one that was named is not dead.
 """,
 )
 def retry(
-    ids: list[str] | None = typer.Argument(None, metavar="[ID]...", help="Tasks, or how their ids begin."),
+    ids: list[str] | None = typer.Argument(None, metavar="ID", help="Tasks, or how their ids begin."),
     all_: bool = typer.Option(False, "--all", help="All dead tasks."),
     config: Path | None = Config,
     json: bool = AsJson,

@@ -53,6 +53,7 @@ def doctor(
 
 async def _examine(where: dict[str, Any], call: bool) -> list[Row]:
     from siafu.config.advice import Row
+    from siafu.config.beside import payments_rows, redis_rows
     from siafu.config.canary import canary_rows
     from siafu.config.databases import database_rows
     from siafu.config.doctor import call_rows, python_row, risk_rows, settings_rows, state_rows
@@ -63,7 +64,7 @@ async def _examine(where: dict[str, Any], call: bool) -> list[Row]:
 
     rows = [python_row()]
     try:
-        rows += settings_rows(given(**where))
+        rows += settings_rows(given(**where), os.environ)
         settings = load(**where)
         rows += risk_rows(settings)
     except ConfigError as error:
@@ -74,13 +75,16 @@ async def _examine(where: dict[str, Any], call: bool) -> list[Row]:
     rows += await database_rows(settings, shop)
     rows += await task_rows(settings, shop)
     rows += await canary_rows(settings)
+    rows += await redis_rows(settings)
+    payments = os.environ.get("SIAFU_PAYMENTS_URL", "")
+    rows += await payments_rows(payments, os.environ.get("SIAFU_PAYMENTS_NAME", ""))
     reached = await endpoint_rows(settings)
     rows += reached
     if call and all(row.state != "fail" for row in reached):
         rows += await call_rows(settings)
     if not settings.mcp_servers:
         example = "no MCP server is configured: the example shop stands in"
-        more = "" if os.environ.get("SIAFU_PAYMENTS_URL") else f"{UNPAID}: siafu payments serve --help"
+        more = "" if payments else f"{UNPAID}: siafu payments serve --help"
         return [*rows, Row(check="tools", state="ok", found=example, advice=more)]
     from siafu.config.servers import tool_rows
 

@@ -26,7 +26,7 @@ from siafu.apps.filerun.prepare import FileOptions, Ready, ready
 from siafu.apps.filerun.run import Outcome, nothing_left, run
 from siafu.apps.filerun.status import spent, status
 from siafu.border.money import PICO, json_usd, parse_usd, show_usd, to_usd
-from siafu.border.text import preview, printable
+from siafu.border.text import counted, preview, printable
 from siafu.cli.cost_tables import cache_json, cache_text, estimate_json, print_comparison
 from siafu.cli.progress import Progress, span
 from siafu.config.assembly import House, Plan
@@ -175,7 +175,7 @@ async def _until_signal(
             timer.cancel()
         for number in SIGNALS:
             loop.remove_signal_handler(number)
-    done = f"{progress.counts.done:,} of {progress.counts.plan.total:,} lines are done"
+    done = f"{progress.counts.done:,} of {counted(progress.counts.plan.total, 'line')} done"
     raise Interrupted(f"interrupted; {done}, all is kept. To go on:\n  {_again(sys.argv)}")
 
 
@@ -225,7 +225,7 @@ def parse_duration(text: str) -> float:
 def _text(where: Place, outcome: Outcome, cost: Sums | None) -> str:
     session = outcome.session
     answered = outcome.finished + outcome.waiting
-    lines = [f"{answered:,} of {outcome.total:,} lines answered in {printable(str(where.out))}"]
+    lines = [f"{answered:,} of {counted(outcome.total, 'line')} answered in {printable(str(where.out))}"]
     waits = dict(outcome.waits)
     if asked := waits.pop(ApprovalPending.code, 0):
         lines.append(f"{asked:,} of these wait for a person's decision, and go on after it")
@@ -243,10 +243,12 @@ def _text(where: Place, outcome: Outcome, cost: Sums | None) -> str:
         lines.append(f"{session.restored:,} written from the journal, without a call")
     if session.in_flight_lost:
         most = show_usd(session.in_flight_lost_pico)
-        lines.append(f"{session.in_flight_lost:,} calls were under way when the last process ended; cost: 0 to {most}")
+        lost = counted(session.in_flight_lost, "call")
+        lines.append(f"{lost} under way when the last process ended; cost: 0 to {most}")
     if session.discarded:
         again = show_usd(session.billed_again_pico)
-        lines.append(f"{session.discarded:,} steps were asked anew, as what they rest on has changed; had cost {again}")
+        anew = counted(session.discarded, "step")
+        lines.append(f"{anew} done anew, by a decision, a prompt or an answer that is new since; had cost {again}")
     if cost is not None:
         lines.append(f"{describe(cost)}; {span(session.seconds)} this time")
         lines += [told] if (told := cache_text(cost)) else []
@@ -273,7 +275,8 @@ def show_status(job: FileJob, where: Place, *, as_json: bool) -> None:
     for name, count in counts.items():
         typer.echo(f"{name.replace('_', ' '):<10} {'?' if count is None else f'{count:,}'}")
     for each in found.failing:
-        told = f"{each.model} at {each.upstream} since {_utc(each.since)}, {each.calls:,} calls in a row ({each.code})"
+        calls = counted(each.calls, "call")
+        told = f"{each.model} at {each.upstream} since {_utc(each.since)}, {calls} in a row ({each.code})"
         typer.echo(printable(f"{'failing':<10} {told}"))
     if found.spent is not None:
         typer.echo(f"{'spent':<10} {describe(found.spent)}")
@@ -293,7 +296,7 @@ def _utc(at: float) -> str:
 def _ended(ended: Mapping[str, int]) -> str:
     """How attempts ended at one upstream, for people."""
     others = ", ".join(f"{count:,} x {code}" for code, count in ended.items() if code != "ok")
-    answered = f"{ended.get('ok', 0):,} of {sum(ended.values()):,} calls answered"
+    answered = f"{ended.get('ok', 0):,} of {counted(sum(ended.values()), 'call')} answered"
     return f"{answered} ({others})" if others else answered
 
 
@@ -301,8 +304,10 @@ def describe(cost: Sums) -> str:
     """Calls, tokens and cost of all sessions, for people."""
     usd = usd_text(cost)
     if cost.unpriced:
-        usd = f"cost unknown for {cost.unpriced:,} calls without a price" + (f", else {usd}" if cost.usd_pico else "")
-    return f"{cost.calls:,} calls, {cost.input_tokens:,} + {cost.output_tokens:,} tokens, {usd}"
+        usd = f"cost unknown for {counted(cost.unpriced, 'call')} without a price" + (
+            f", else {usd}" if cost.usd_pico else ""
+        )
+    return f"{counted(cost.calls, 'call')}, {cost.input_tokens:,} + {cost.output_tokens:,} tokens, {usd}"
 
 
 def usd_text(cost: Sums) -> str:

@@ -48,7 +48,9 @@ Examples:
 )
 def create(
     name: str = typer.Option(..., "--name", help="What the key is for."),
-    model: list[str] = typer.Option([], help="A model it may use; NAME* = all that begin so. Default: every model"),
+    model: list[str] = typer.Option(
+        [], metavar="MODEL", help="A model it may use; NAME* = all that begin so. Default: every model"
+    ),
     customer: str = typer.Option("", help="Requests to siafu/support are for this customer."),
     tenant: str = typer.Option("", help="A label for routes and records."),
     budget_day: str | None = typer.Option(None, help='Most that may be spent a day (UTC), such as "5 USD".'),

@@ -18,7 +18,7 @@ A running server has the same at /openapi.json.
 """
 )
 def openapi(
-    json: bool = typer.Option(True, "--json", help="Print JSON, as it does anyway."),
+    json: bool = typer.Option(True, "--json", help="For symmetry with other commands: it is always JSON."),
 ) -> None:
     """Print the OpenAPI description of what siafu serve answers."""
     from siafu.service.openapi import document

@@ -76,7 +76,9 @@ def serve(
     queue_seconds: float = typer.Option(30.0, min=0.1, help="The longest wait for a turn, then 429."),
     timeout: float = typer.Option(600.0, min=1, help="Seconds for a request until its answer begins."),
     grace: float = typer.Option(30.0, min=0, help="Seconds for running requests to end when the server is stopped."),
-    allow_host: list[str] = typer.Option([], help="A further host name by which clients reach the server."),
+    allow_host: list[str] = typer.Option(
+        [], metavar="HOST", help="A further host name by which clients reach the server."
+    ),
     log_format: LogForm = LogFormat,
     ready_file: Path | None = ReadyFile,
     parent_pid: int | None = ParentPid,

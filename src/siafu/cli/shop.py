@@ -63,12 +63,16 @@ def serve(
     transport: Transport = typer.Option(Transport.stdio, help="How clients talk to the shop."),
     host: str = typer.Option("127.0.0.1", help="http: the address to listen on."),
     port: int = typer.Option(8765, min=0, max=65535, help="http: the port; 0 takes a free one."),
-    allow_host: list[str] = typer.Option([], help="http: a further host name by which clients reach the shop."),
+    allow_host: list[str] = typer.Option(
+        [], metavar="HOST", help="http: a further host name by which clients reach the shop."
+    ),
     customer: str | None = typer.Option(None, help="Who asks when no token says so. Without it: nobody."),
     database: str | None = Where,
     payments: str | None = Payments,
     payments_name: str = PaymentsName,
-    low_trust_role: list[str] = typer.Option([], help="Refunds that agents of this role ask for wait for a person."),
+    low_trust_role: list[str] = typer.Option(
+        [], metavar="ROLE", help="Refunds that agents of this role ask for wait for a person."
+    ),
     delay: float = typer.Option(0, min=0, max=600_000, help="Milliseconds each tool waits before it answers."),
     log_calls: Path | None = typer.Option(None, help="Append each call with its arguments to this JSONL file."),
     ready_file: Path | None = typer.Option(None, help="http: write the URL to this file once it can be used."),
@@ -163,7 +167,9 @@ Examples:
 def token(
     customer: str = typer.Option(..., help="The customer the token stands for."),
     minutes: float = typer.Option(15, help="How long it is valid, at most 60."),
-    tool: list[str] = typer.Option([], help="A tool it may be used for; repeat for more. Default: all."),
+    tool: list[str] = typer.Option(
+        [], metavar="TOOL", help="A tool it may be used for; repeat for more. Default: all."
+    ),
 ) -> None:
     """Print a token that proves who asks.
 

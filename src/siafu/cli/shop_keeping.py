@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 app = typer.Typer(rich_markup_mode=None)
 Tool = typer.Argument(..., help="The tool's name, or '*' for every tool.")
-Tenant = typer.Option("*", help="Only for this tenant; '' is the one without a name. Default: every tenant.")
+Tenant = typer.Option(
+    "*", help="Only for this tenant; '' is the one without a name. Default: every tenant", show_default=False
+)
 Reason = typer.Option("", help="Why, for those who read it later.")
 
 

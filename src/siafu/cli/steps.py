@@ -7,10 +7,10 @@ from typing import Any
 import typer
 
 from siafu.agents.arguments import RefusedCall
-from siafu.agents.steps import FinalStep, ModelStep, RepairStep, Step, ToolStep
+from siafu.agents.steps import ModelStep, RepairStep, Step, ToolStep
 from siafu.apps.support.classify import Ticket
 from siafu.border.canonical import dumps
-from siafu.border.text import preview, printable
+from siafu.border.text import counted, preview, printable
 
 
 def show_step(request: str, step: Step | Ticket) -> None:
@@ -28,7 +28,7 @@ def _line(step: Step | Ticket) -> str:
         usage = step.answer.usage
         tokens = f"{usage.input:,} + {usage.output:,} tokens" if usage else "tokens unknown"
         calls = len(step.answer.tool_calls)
-        wants = f"wants {calls} tool call{'s' * (calls > 1)}" if calls else "answers"
+        wants = f"wants {counted(calls, 'tool call')}" if calls else "answers"
         return f"model      {step.answer.model} {wants} ({tokens})"
     if isinstance(step, ToolStep):
         state = f"failed ({step.result.code or 'no code'})" if step.result.is_error else "ok"
@@ -38,7 +38,7 @@ def _line(step: Step | Ticket) -> str:
         return f"refused    {step.call.name}: {preview(step.text, 120)}"
     if isinstance(step, RepairStep):
         return f"repair     {preview(step.reason, 120)}"
-    return f"done       {step.steps} model calls, {step.tool_calls} tool calls" if isinstance(step, FinalStep) else ""
+    return f"done       {counted(step.steps, 'model call')}, {counted(step.tool_calls, 'tool call')}"
 
 
 def show_answer(record: dict[str, Any]) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, TypeAlias
 import msgspec
 import typer
 
-from siafu.border.text import preview, printable
+from siafu.border.text import counted, preview, printable
 from siafu.cli.options import Source, Strict
 from siafu.cli.showing import AsJson, Config, print_lines
 
@@ -122,6 +122,7 @@ def support(
     json: bool = AsJson,
 ) -> None:
     """Submit every request of FILE to the support swarm."""
+    from siafu.apps.filerun.check import of_each_kind
     from siafu.apps.filerun.place import opened
     from siafu.cli.filerun import parse_duration
     from siafu.config.settings import load
@@ -138,19 +139,24 @@ def support(
 
     with opened(source) as file:
         if strict and (bad := asyncio.run(_problems(settings, lines(file), needs))):
-            raise InputError(f"{len(bad):,} lines cannot be used, and nothing was submitted: {'; '.join(bad[:SHOWN])}")
+            raise InputError(
+                f"{counted(len(bad), 'line')} cannot be used, and nothing was submitted: {'; '.join(bad[:SHOWN])}"
+            )
         taken = asyncio.run(_submit(settings, lines(file), needs, wait=wait))
     if json:
         print_lines([{"run": run, **msgspec.structs.asdict(taken)}])
     else:
         there = f"; {taken.there:,} were there already" if taken.there else ""
-        typer.echo(f"{taken.accepted:,} tasks accepted in the run {printable(run)}{there}")
-        typer.echo("siafu: to have them done: siafu worker; to see them: siafu tasks list", err=True)
-    for problem in taken.refused[:SHOWN]:
-        typer.echo(f"siafu: {printable(problem['message'])}", err=True)
-    if len(taken.refused) > SHOWN:
-        more = len(taken.refused) - SHOWN
-        typer.echo(f"siafu: and {more:,} more: {len(taken.refused):,} lines cannot be used", err=True)
+        typer.echo(f"{counted(taken.accepted, 'task')} accepted in the run {printable(run)}{there}")
+        if taken.accepted or taken.there:
+            typer.echo("siafu: to have them done: siafu worker; to see them: siafu tasks list", err=True)
+    told = of_each_kind(str(problem["message"]) for problem in taken.refused[:SHOWN])
+    for problem in told:
+        typer.echo(f"siafu: {printable(problem)}", err=True)
+    if more := len(taken.refused) - len(told):
+        typer.echo(
+            f"siafu: and {counted(more, 'more line')} that cannot be used: {len(taken.refused):,} in all", err=True
+        )
     if taken.full:
         typer.echo(f"siafu: {taken.full}", err=True)
     raise typer.Exit(1 if taken.refused or taken.full else 0)

@@ -41,7 +41,7 @@ one object, here and in siafu submit, worker, workers and dead.
 )
 
 Id = typer.Argument(..., metavar="ID", help="The task: its id or how that begins, or NAME or RUN/NAME of its line.")
-Ids = typer.Argument(None, metavar="[ID]...", help="Tasks: ids or how they begin, or NAME or RUN/NAME.")
+Ids = typer.Argument(None, metavar="ID", help="Tasks: ids or how they begin, or NAME or RUN/NAME.")
 Run = typer.Option(None, "--run", help="Only tasks of this run.")
 Customer = typer.Option(None, "--customer", help="Only tasks of this customer.")
 Tenant = typer.Option(None, "--tenant", help="Only tasks of this tenant.")

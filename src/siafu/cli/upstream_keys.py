@@ -31,6 +31,7 @@ The endpoint of OPENAI_BASE_URL or [endpoint] is the upstream "default". A new
 key in a file that is named already is used at once, too.
 """,
 )
+NO_UPSTREAM = "no upstream is set: [upstreams.NAME] in siafu.toml sets one, see docs/upstreams.md and: siafu init"
 Id = typer.Argument(metavar="ID", help="As siafu upstream-keys list shows it.")
 
 
@@ -49,7 +50,7 @@ def list_keys(config: Path | None = Config, json: bool = AsJson) -> None:
     if json:
         names = ("id", "state", "key")
         return print_json([dict(zip(names, row, strict=True)) for row in rows])
-    return print_table(("ID", "STATE", "KEY"), rows, nothing="no upstream is set: siafu doctor")
+    return print_table(("ID", "STATE", "KEY"), rows, nothing=NO_UPSTREAM)
 
 
 @app.command(

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import typer
 
+from siafu.border.text import counted
 from siafu.cli.options import BaseUrl, LogForm, LogFormat, MetricsAt, ParentPid
 from siafu.cli.shop_records import UNPAID
 from siafu.cli.showing import AsJson, Config, print_lines
@@ -332,7 +333,7 @@ def _text(found: Mapping[str, Any]) -> str:
     more = f", in {found['claimed']:,} deliveries" if found["claimed"] > found["tasks"] else ""
     lost = f"; {found['fenced']:,} were another worker's before they ended" if found["fenced"] else ""
     again = f"; {found['restarts']:,} processes died and were started again" if found["restarts"] else ""
-    return f"{found['tasks']:,} tasks{more}: {left or 'none ended'}{lost}{again}"
+    return f"{counted(found['tasks'], 'task')}{more}: {left or 'none ended'}{lost}{again}"
 
 
 async def _waits(settings: Settings) -> dict[str, int]:

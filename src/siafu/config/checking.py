@@ -18,6 +18,7 @@ from siafu.config.upstreams import configured_ways, rule
 from siafu.config.webhooks import webhook
 from siafu.config.wording import Wrong
 from siafu.errors import ConfigError, ConfigErrors
+from siafu.store.redis import RedisDoor
 
 
 def problems(config: Path | None) -> Sequence[str]:
@@ -70,9 +71,14 @@ def risks(settings: Settings) -> list[str]:
     return found
 
 
+def _redis(settings: Settings) -> None:
+    if url := settings.redis():
+        RedisDoor(url)
+
+
 def _steps(settings: Settings) -> Iterator[Callable[[], Any]]:
     yield partial(thrift, settings)
-    yield settings.redis
+    yield partial(_redis, settings)
     yield partial(settings.database, "")
     if not settings.upstreams and not settings.simulated:
         yield partial(configured_ways, settings)

@@ -22,9 +22,20 @@ from siafu.store.client_keys import MIGRATIONS as CLIENT_KEYS
 from siafu.store.database import Database, look
 from siafu.store.effect_schema import MIGRATIONS as EFFECTS
 from siafu.store.task_schema import MIGRATIONS as TASKS
-from siafu.store.upkeep import JOURNAL_STEPS, copy_file, dump, journal_version, kept_files, to_disk, upgrade_journal
+from siafu.store.upkeep import (
+    JOURNAL_STEPS,
+    copy_bytes,
+    copy_file,
+    dump,
+    journal_version,
+    kept_files,
+    to_disk,
+    unless_gone,
+    upgrade_journal,
+)
 
 FILES = "files.db"
+STORED = ("files/*", "batches/*/*.jsonl")  # what that tells of
 DUMP, SHOP_DUMP = "siafu.dump", "shop.dump"  # copies of databases on servers
 Standing = Literal["new", "current", "older", "newer", "in use"]
 Steps = Sequence[Sequence[str]]
@@ -120,7 +131,12 @@ def stands(settings: Settings, shop: str | None) -> tuple[list[Stand], list[str]
 
 def journals(home: Path) -> list[Stand]:
     """How the journals and ledgers of a home folder stand. Blocks. Raises: StoreError."""
-    return [_journal(path) for path, kind in kept_files(home).items() if kind == "journal"]
+    found = list[Stand]()
+    for path, kind in kept_files(home).items():
+        with unless_gone(path):
+            if kind == "journal":
+                found.append(_journal(path))
+    return found
 
 
 def _journal(path: Path) -> Stand:
@@ -150,8 +166,8 @@ def upgrade(settings: Settings, shop: str | None) -> Iterator[tuple[Stand, Stand
 
 
 def back_up(settings: Settings, shop: str | None, target: Path) -> list[Path]:
-    """Copy all that siafu keeps in SQL into the new folder `target`, while it is in use; returns what was written. Of
-    what cannot be copied whole nothing is left behind. Blocks.
+    """Copy all that siafu keeps in SQL, and the bytes of stored files and batches, into the new folder `target`, while
+    it is in use; returns what was written. Of what cannot be copied whole nothing is left behind. Blocks.
 
     Raises: ConfigError; StoreError, also when there is something at `target`.
     """
@@ -190,13 +206,31 @@ def _copies(settings: Settings, shop: str | None, draft: Path) -> Iterator[Path]
             files[file] = inside = Path(file.name)
             while list(files.values()).count(inside) > 1:
                 files[file] = inside = "elsewhere" / inside
+    yield from _stored(home, draft)  # before their database, so that a batch which ends meanwhile can go on
     for source, inside in files.items():
         (draft / inside).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        copy_file(source, draft / inside)
-        yield draft / inside
+        with unless_gone(source):
+            copy_file(source, draft / inside)
+            yield draft / inside
+    yield from _stored(home, draft)  # and after it, so that all that it knows is there
     for url, (target, what) in servers.items():
         dump(url, target, what)
         yield target
+
+
+def _stored(home: Path, draft: Path) -> Iterator[Path]:
+    """Copy the bytes of files and batches that are not in `draft` yet. Raises: StoreError."""
+    for source in sorted(path for pattern in STORED for path in home.glob(pattern)):
+        target = draft / source.relative_to(home)
+        if source.is_symlink() or source.suffix == ".part" or target.exists():
+            continue
+        target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with unless_gone(source):
+            try:
+                copy_bytes(source, target)
+            except OSError as error:
+                raise StoreError(f"{source} cannot be copied to {target}: {error.strerror}") from error
+            yield target
 
 
 async def database_rows(settings: Settings, shop: str | None) -> list[Row]:

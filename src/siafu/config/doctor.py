@@ -6,7 +6,7 @@ import platform
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Literal
@@ -26,6 +26,7 @@ from siafu.observe.calls import CallContext
 from siafu.tools.toolset import ToolSet
 
 CALL_SECONDS = 60.0
+ALL_DEFAULTS = "all defaults: no file, SIAFU_* or OPENAI_* changes one"
 ENOUGH, LITTLE = 10**9, 10**8  # bytes of free disk
 _NETWORK = {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "glusterfs", "lustre", "fuse.sshfs"}
 
@@ -35,11 +36,15 @@ def python_row() -> Row:
     return Row(check="python", state="ok", found=f"{platform.python_version()} at {sys.executable}")
 
 
-def settings_rows(values: Sequence[Given]) -> list[Row]:
-    """Each value that counts, and where it came from. Nothing that could be a secret is shown."""
+def settings_rows(values: Sequence[Given], environ: Mapping[str, str] | None = None) -> list[Row]:
+    """Each value that counts, and where it came from. Nothing that could be a secret is shown. environ: its SIAFU_*
+    are named when no setting is given.
+    """
     winners = {each.name: each for each in values if each.value != {}}  # an empty table sets nothing
     if not winners:
-        return [Row(check="settings", state="ok", found="all defaults: no file, SIAFU_* or OPENAI_* changes one")]
+        others = ", ".join(sorted(name for name in environ or () if name.startswith("SIAFU_")))
+        found = f"defaults; set beside them: {preview(others, 200)}" if others else ALL_DEFAULTS
+        return [Row(check="settings", state="ok", found=found)]
     return [
         Row(check=name, state="ok", found=f"{preview(str(shown(each)), 60)}  (from {each.source})")
         for name, each in sorted(winners.items())

@@ -175,13 +175,17 @@ class KeyRing:
         failed = False
         while True:
             await self._clock.sleep(WATCH_SECONDS)
-            await asyncio.gather(*(holder.hold() for holder in self._holders.values()))
             try:
+                await asyncio.gather(*(holder.hold() for holder in self._holders.values()))
                 await self.refresh()
                 failed = False
             except StoreError as error:
                 if not failed:
                     log.warning("client keys cannot be read, the known ones go on: %s", error.message)
+                failed = True
+            except Exception:
+                if not failed:
+                    log.exception("client keys cannot be read, the known ones go on; it is tried again")
                 failed = True
 
     def known(self, id: str) -> ClientKey | None:

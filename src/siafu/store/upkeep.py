@@ -30,8 +30,22 @@ def kept_files(home: Path) -> dict[Path, Kind]:
     """Every SQLite file of ours in the home folder and in its folders: journals (one process writes each) and
     databases. Raises: StoreError for one that cannot be read.
     """
-    found = {path: _kind(path) for path in sorted(home.absolute().rglob("*.db")) if path.is_file()}
-    return {path: kind for path, kind in found.items() if kind != "other"}
+    found: dict[Path, Kind] = {}
+    for path in sorted(home.absolute().rglob("*.db")):
+        with unless_gone(path):
+            if path.is_file() and (kind := _kind(path)) != "other":
+                found[path] = kind
+    return found
+
+
+@contextlib.contextmanager
+def unless_gone(path: Path) -> Iterator[None]:
+    """Pass over what cannot be done with a file because it is there no more: the journal of a batch that has ended."""
+    try:
+        yield
+    except (StoreError, FileNotFoundError):
+        if path.exists():
+            raise
 
 
 def journal_version(path: Path) -> int:
@@ -67,6 +81,15 @@ def copy_file(source: Path, target: Path) -> None:
     if said != ["ok"]:
         raise StoreError(f"the copy of {source} is not whole: {preview('; '.join(said), 300)}")
     to_disk(target)
+
+
+def copy_bytes(source: Path, target: Path) -> None:
+    """A copy of a file that is whole or only grows, for its owner alone. Blocks. Raises: OSError."""
+    with source.open("rb") as file, target.open("xb") as copy:
+        os.fchmod(copy.fileno(), 0o600)
+        shutil.copyfileobj(file, copy, 1 << 20)
+        copy.flush()
+        os.fsync(copy.fileno())
 
 
 def to_disk(path: Path) -> None:

@@ -31,6 +31,14 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True):
     index: Index
 
 
+def of_each_kind(faults: Iterable[str]) -> list[str]:
+    """Of messages that begin with `line N:`, the first that says the same."""
+    first: dict[str, str] = {}
+    for text in faults:
+        first.setdefault(text.partition(": ")[2] or text, text)
+    return list(first.values())
+
+
 def checked(
     job: FileJob,
     file: BinaryIO,

@@ -15,11 +15,12 @@ from typing import BinaryIO, NamedTuple
 
 import msgspec
 
-from siafu.apps.filerun.check import SHOWN, Bits, Checked, checked
+from siafu.apps.filerun.check import SHOWN, Bits, Checked, checked, of_each_kind
 from siafu.apps.filerun.index import Index, opened_index
 from siafu.apps.filerun.job import FileJob, Plan, Watcher, Written
 from siafu.apps.filerun.place import Place, opened, set_aside
 from siafu.border.jsonl import MAX_RECORD, disk, mend, raw_lines, sift
+from siafu.border.text import counted
 from siafu.errors import InputError
 from siafu.store.lock import Lock
 
@@ -115,9 +116,10 @@ class _Left(NamedTuple):
 def _tell_bad(found: Checked, strict: bool, watch: Watcher) -> None:
     if not found.bad:
         return
-    shown = "; ".join(error.message for error in found.first_bad)
-    more = f"; and {found.bad - SHOWN} more" if found.bad > SHOWN else ""
-    text = f"{found.bad} of {found.bad + found.usable} lines cannot be used: {shown}{more}"
+    shown = of_each_kind(error.message for error in found.first_bad)
+    more = f"; and {found.bad - len(shown):,} more" if found.bad > len(shown) else ""
+    of = counted(found.bad + found.usable, "line")
+    text = f"{found.bad:,} of {of} cannot be used: {'; '.join(shown)}{more}"
     if strict or not found.usable:
         raise InputError(text)
     watch.note(text)
@@ -169,8 +171,8 @@ def _check_unchanged(where: Place, index: Index, settled: Bits) -> None:
     if changed:
         shown = ", ".join(map(str, changed[:SHOWN])) + (", ..." if len(changed) > SHOWN else "")
         raise InputError(
-            f"{len(changed)} lines of the input have changed since their results were written (line {shown}), so "
-            "their results would not fit; restore them, give them new ids, or start over with --fresh"
+            f"{counted(len(changed), 'line')} of the input changed since the results were written (line {shown}), so "
+            "these would not fit; restore them, give them new ids, or start over with --fresh"
         )
 
 

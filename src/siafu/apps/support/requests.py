@@ -88,6 +88,8 @@ def parse_request(value: Any) -> CustomerRequest:
     """
     if not isinstance(value, dict):
         raise InputError('a request is an object like {"id": "r1", "customer": "kim", "text": "..."}')
+    if "text" not in value and {"custom_id", "body"} <= value.keys():
+        raise InputError("this looks like a line of a batch: these are for siafu batch run")
     return CustomerRequest(
         id=parse_field(value, "id"),
         customer=parse_field(value, "customer"),

@@ -17,6 +17,7 @@ _LABELLED = re.compile(
     re.IGNORECASE | re.DOTALL | re.MULTILINE,
 )
 MOST_CHARS = 20_000  # of what a user says; the rest is not read
+MOST_WORDS = 2  # of an answer that is only a number or code
 _TEXT_KEYS = ("text", "message", "content", "request", "question", "query", "body", "input", "내용", "문의")
 _REPAIR = re.compile(r"\bjson\b|schema|invalid|not valid|one of|format|again|스키마|형식|다시", re.IGNORECASE)
 
@@ -33,16 +34,29 @@ class Reading(msgspec.Struct, frozen=True):
 
 
 def read_user(asked: Asked) -> Reading:
-    """The last thing the user said; when that only asks to repair an answer, what was said before."""
+    """The last thing the user said; when that only asks to repair an answer, what was said before; when it only gives
+    a number or code that the assistant asked for, with what was said before.
+    """
     said = [text_of(message) for message in asked.messages if message["role"] == "user"]
     said = [text[:MOST_CHARS] for text in said]
     last = said[-1] if said else ""
     if len(said) > 1 and len(last) < 1_000 and _REPAIR.search(last) and "assistant" in _roles_between(asked):
         last = said[-2]
     text = payload(last)
+    if _completes(asked, text):
+        text = f"{payload(said[-2])}\n{text}"
     others = [text_of(message) for message in asked.messages if message["role"] in ("system", "developer")]
     around = "\n".join([*others, *said]).replace(text, "") if text else "\n".join(others)
     return Reading(text, around, is_korean(text), _results(asked))
+
+
+def _completes(asked: Asked, text: str) -> bool:
+    """Whether `text` is hardly more than a number or code, and what stands before it is a question to the user."""
+    places = [number for number, message in enumerate(asked.messages) if message["role"] == "user"]
+    if len(text.split()) > MOST_WORDS or not re.search(r"\d", text) or len(places) < 2:
+        return False
+    before = asked.messages[places[-1] - 1]
+    return before["role"] == "assistant" and "?" in text_of(before)
 
 
 def _roles_between(asked: Asked) -> list[str]:

@@ -100,6 +100,10 @@ class Teller:
                     await self._look()
                 except StoreError as error:
                     self._say(f"its deliveries cannot be read: {error.message}")
+                except Exception:
+                    if self._well:
+                        log.exception("webhook %s cannot be told; it is tried again", self._name)
+                    self._well = False
                 await self._clock.sleep(LOOK_SECONDS)
         finally:
             for task in self._under_way:
