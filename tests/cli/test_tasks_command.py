@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 
 from siafu.cli.main import main
+from siafu.cli.waits import waits_text
+from siafu.cli.worker import _next_step
 from siafu.store.database import Database
 from siafu.store.task_schema import MIGRATIONS
 from sim import Sim, running_sim
@@ -142,7 +144,17 @@ def test_strict_takes_a_file_whole_or_not_at_all(run: Run, tmp_path: Path) -> No
     write(tmp_path / "a.jsonl", [REQUESTS[0], {"id": "", "customer": "kim", "text": "?"}])
     code, _, err = run("submit", "support", "a.jsonl", "--strict")
     assert code == 2 and "nothing was submitted" in err
+    kim = {"customer": "kim", "text": "?"}
+    rows = [kim | {"id": "a"}, kim | {"id": "b", "needs": ["a"]}, kim | {"id": "a", "text": "!"}]
+    write(tmp_path / "b.jsonl", [*rows, kim | {"id": "c", "needs": ["nobody"]}])
+    code, _, err = run("submit", "support", "b.jsonl", "--strict")
+    assert code == 2 and "2 lines cannot be used" in err and "line 3: the id 'a'" in err and "line 4: it needs" in err
     assert lines(run, "tasks", "list") == []
+    write(tmp_path / "c.jsonl", rows[:2])
+    assert [told(run, "submit", "support", "c.jsonl", "--strict")["accepted"] for _ in range(2)] == [2, 0]
+    write(tmp_path / "d.jsonl", [kim | {"id": "d"}, rows[2]])
+    assert run("submit", "support", "d.jsonl", "--strict")[0] == 2
+    assert len(lines(run, "tasks", "list")) == 2
 
 
 def test_what_people_do_about_tasks(run: Run, tmp_path: Path) -> None:
@@ -236,6 +248,55 @@ def test_watching_without_a_worker_says_so(run: Run, tmp_path: Path) -> None:
         watching.communicate()
 
 
+def test_what_waits_is_named_with_what_to_do_and_only_people_let_a_watch_end(run: Run, tmp_path: Path) -> None:
+    write(tmp_path / "a.jsonl", REQUESTS[:3])
+    told(run, "submit", "support", "a.jsonl")
+    wait = "UPDATE task SET state = 'waiting', ready_at = {now} + 99, waits_for = "
+    change(tmp_path, wait + "'pending_approval'")
+    code, _, err = run("tasks", "watch")
+    assert code == 0 and err.startswith("siafu: left: 3 waiting\nsiafu: 3 tasks wait: 3 for pending_approval; to")
+    change(tmp_path, wait + "'payments_unavailable'")
+    words = [sys.executable, "-m", "siafu", "tasks", "watch", "--every", "0.05"]
+    watching = subprocess.Popen(words, cwd=tmp_path, env=environment(), stderr=subprocess.PIPE, text=True)
+    try:
+        assert watching.stderr is not None
+        said = [watching.stderr.readline() for _ in range(3)]
+        assert "no worker is alive" in said[0] and "for payments: siafu payments serve" in said[2]
+        assert watching.poll() is None
+        change(tmp_path, "UPDATE task SET state = 'cancelled', ended_at = {now}")
+        assert watching.wait(30) == 1
+    finally:
+        watching.kill()
+        watching.communicate()
+
+
+def test_a_task_is_found_by_the_name_of_its_line(run: Run, tmp_path: Path) -> None:
+    rows = [{"id": id, "customer": "kim", "text": "주문 1001?"} for id in ("r1", "R1", "r_1", "rx1", "문의/1", "r11")]
+    write(tmp_path / "a.jsonl", rows)
+    told(run, "submit", "support", "a.jsonl")
+    told(run, "submit", "support", "a.jsonl", "--run", "6월/월요일")
+    code, _, err = run("tasks", "show", "r1")
+    assert code == 2 and "several tasks are meant by 'r1'" in err and "RUN/NAME" in err
+    for named in ("r1", "r_1", "문의/1"):
+        for of in ("support", "6월/월요일"):
+            shown = told(run, "tasks", "show", f"{of}/{named}")
+            assert (shown["run"], shown["request"]["id"]) == (of, named)
+    assert told(run, "tasks", "cancel", "--run", "6월/월요일")["cancelled"] == 6
+    assert told(run, "tasks", "purge", "--run", "6월/월요일", "--older", "0")["purged"] == 6
+    assert told(run, "tasks", "show", "r1")["once"] == "support/r1"
+    code, _, err = run("tasks", "show", "r%")
+    assert code == 2 and "there is no task 'r%'" in err
+    assert "문의/1" in run("tasks", "list")[1]
+
+
+def test_waiting_is_told_in_words() -> None:
+    assert waits_text({}) == ""
+    assert waits_text({"": 1}) == "1 task waits: 1 for their next try; to see them: siafu tasks list --state waiting"
+    assert waits_text({"outage": 2, "new": 1}).startswith("3 tasks wait: 1 for new, 2 for outage; to see whether")
+    assert _next_step({}, {"payments_unavailable": 7}).startswith("7 tasks wait: 7 for payments_unavailable; for paym")
+    assert _next_step({}, {}).startswith("nothing was there to do")
+
+
 def test_a_worker_names_the_next_step(run: Run, tmp_path: Path) -> None:
     assert "siafu submit support FILE" in run("worker", "--until-empty")[2]
     write(tmp_path / "a.jsonl", REQUESTS[:2])
@@ -260,6 +321,7 @@ def test_a_worker_names_the_next_step(run: Run, tmp_path: Path) -> None:
         (("worker", "--min", "8"), "--min goes with --max"),
         (("worker", "--slots", "10", "--max", "9"), "--min 8, --slots 10 and --max 9 must rise"),
         (("worker", "--min", "9", "--max", "8"), "must rise in this order"),
+        (("worker", "--processes", "4", "--metrics", "8000-8001"), "such as --metrics 8000-8003"),
         (("submit", "support", "missing.jsonl", "--needs", "t_12"), "cannot read"),
     ],
 )

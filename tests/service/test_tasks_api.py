@@ -97,6 +97,12 @@ async def test_of_a_list_each_is_told_what_became_of_it(tmp_path: Path) -> None:
             "need_unknown",
         ]
         assert (told["data"][1]["state"], told["data"][2]["name"]) == ("blocked", "r3")
+        assert (await at.submit(auth, "r4", needs=["r1"]))["state"] == "blocked"  # by its name, too
+        for run, need in (("other", "r1"), ("support", "r5")):
+            status, _, told = await at.ask(TASKS, asked("r5", run=run, needs=[need]), **auth)
+            assert (status, told["error"]["code"]) == (409, "need_unknown") and f"task {need}," in told["error"][
+                "message"
+            ]
         status, _, told = await at.ask(TASKS, [asked("x"), asked("x", input={"text": "y"})], **auth)
         assert (status, told["error"]["param"]) == (400, "id")
 
@@ -124,7 +130,7 @@ WRONG: list[tuple[Any, str | None]] = [
     (asked(id=""), "id"),
     (asked(id="a\nb"), "id"),
     (asked(run="x" * 65), "run"),
-    (asked(needs=["../t_1"]), "needs[0]"),
+    (asked(needs=["a\nb"]), "needs[0]"),
     (asked(needs=["t_" + "0" * 32] * 101), "needs"),
 ]
 

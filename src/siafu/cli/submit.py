@@ -124,7 +124,6 @@ def support(
     """Submit every request of FILE to the support swarm."""
     from siafu.apps.filerun.check import of_each_kind
     from siafu.apps.filerun.place import opened
-    from siafu.border.jsonl import LineError
     from siafu.cli.filerun import parse_duration
     from siafu.config.settings import load
     from siafu.errors import ConfigError, InputError
@@ -139,7 +138,7 @@ def support(
         return _read(file, run=run, tenant=tenant, priority=priority, deadline=seconds)
 
     with opened(source) as file:
-        if strict and (bad := [each.message for each in lines(file) if isinstance(each, LineError)]):
+        if strict and (bad := asyncio.run(_problems(settings, lines(file), needs))):
             raise InputError(
                 f"{counted(len(bad), 'line')} cannot be used, and nothing was submitted: {'; '.join(bad[:SHOWN])}"
             )
@@ -155,7 +154,9 @@ def support(
     for problem in told:
         typer.echo(f"siafu: {printable(problem)}", err=True)
     if more := len(taken.refused) - len(told):
-        typer.echo(f"siafu: and {counted(more, 'more line')} that cannot be used", err=True)
+        typer.echo(
+            f"siafu: and {counted(more, 'more line')} that cannot be used: {len(taken.refused):,} in all", err=True
+        )
     if taken.full:
         typer.echo(f"siafu: {taken.full}", err=True)
     raise typer.Exit(1 if taken.refused or taken.full else 0)
@@ -202,6 +203,34 @@ async def _submit(settings: Settings, lines: Iterator[Read], needs: Sequence[str
     return taken
 
 
+async def _problems(settings: Settings, lines: Iterator[Read], needs: Sequence[str]) -> list[str]:
+    """Why lines could not be used, if they were submitted now; nothing is."""
+    from siafu.config.tasks import task_desk
+    from siafu.store.task_records import body_print, task_key
+
+    found: list[str] = []
+    seen: dict[str, str] = {}  # what stands in the file above, as it would be compared
+    async with task_desk(settings) as desk:
+        common = [(await desk.one(begin)).id for begin in needs]
+        for part in _parts(lines, AT_ONCE):
+            good = [line for line in part if isinstance(line, Line)]
+            found += [line.message for line in part if not isinstance(line, Line)]
+            tenant = good[0].task.tenant if good else ""
+            wanted = {task_key(line.task.run, need) for line in good for need in line.needs}
+            known = await desk.known(tenant, sorted(wanted))
+            prints = await desk.prints(tenant, [line.task.once or "" for line in good])
+            for line in good:
+                keys, once = [task_key(line.task.run, need) for need in line.needs], line.task.once or ""
+                if any(key not in known and key not in seen for key in keys):
+                    found.append(f"line {line.number}: it needs a line that was not submitted in this run before it")
+                    continue
+                ids = (*common, *(known.get(key, key) for key in keys))
+                mine = body_print(msgspec.structs.replace(line.task, needs=ids))
+                if mine != prints.get(once, mine) or mine != seen.setdefault(once, mine):
+                    found.append(f"line {line.number}: the id {preview(line.key, 60)!r} stands for another request")
+    return found
+
+
 def _parts(lines: Iterator[Read], most: int) -> Iterator[list[Read]]:
     """At most `most` lines, none of which needs another one of its part."""
     part: list[Read] = []
@@ -219,7 +248,7 @@ def _parts(lines: Iterator[Read], most: int) -> Iterator[list[Read]]:
 
 async def _resolved(desk: TaskDesk, part: Sequence[Read], common: Sequence[str], taken: Taken) -> list[Line]:
     """The lines that can be submitted, with the tasks that they need; the others are refused."""
-    from siafu.apps.support.requests import task_key
+    from siafu.store.task_records import task_key
 
     good = [line for line in part if isinstance(line, Line)]
     for each in part:

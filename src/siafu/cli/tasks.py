@@ -40,8 +40,8 @@ one object, here and in siafu submit, worker, workers and dead.
 """,
 )
 
-Id = typer.Argument(..., metavar="ID", help="The task, or the beginning of its id.")
-Ids = typer.Argument(None, metavar="ID", help="Tasks, or how their ids begin.")
+Id = typer.Argument(..., metavar="ID", help="The task: its id or how that begins, or NAME or RUN/NAME of its line.")
+Ids = typer.Argument(None, metavar="ID", help="Tasks: ids or how they begin, or NAME or RUN/NAME.")
 Run = typer.Option(None, "--run", help="Only tasks of this run.")
 Customer = typer.Option(None, "--customer", help="Only tasks of this customer.")
 Tenant = typer.Option(None, "--tenant", help="Only tasks of this tenant.")
@@ -100,6 +100,8 @@ def list_(
     epilog="""\b
 Examples:
   siafu tasks show t_3f
+  siafu tasks show r001              the line r001 that was submitted
+  siafu tasks show monday/r001       of the run monday
   siafu tasks show t_3f --json
 """,
 )
@@ -126,9 +128,10 @@ Examples:
   siafu tasks watch --run monday --json > results.jsonl
 \b
 Each task that ends is one line; with --json that is its record with the
-result in it. Ends when no task is left that can go on by itself; tasks that
-wait for a person do not hold it up. Says so when no worker is alive, and
-waits for one.
+result in it. Ends when no task is left that can go on by itself, and says
+how many are left and for what; tasks that wait for a person do not hold it
+up. What waits for payments or the endpoint does: those may come back. Says
+so when no worker is alive, and waits for one.
 Exit code: 0 all succeeded or wait, 1 some ended otherwise, 130 interrupted.
 """,
 )
@@ -143,7 +146,7 @@ def watch(
     which = _which(run=run, tenant=tenant)
 
     async def follow(desk: TaskDesk) -> bool:
-        last, good, worked = None, True, _Worked(desk)
+        last, good, worked = None, True, _Worked(desk, which)
         while True:
             moving = await desk.moving(which)  # before looking at what has ended: so nothing is missed
             while page := await desk.ended(which, limit=PAGE, after=last):
@@ -152,6 +155,7 @@ def watch(
                 for task in page:
                     typer.echo(_line(task) if json else _told(task))
             if not moving:
+                await _say_left(desk, which)
                 return good
             await worked.look()
             await asyncio.sleep(every)
@@ -291,10 +295,16 @@ def show_retried(
 
 
 def show_table(found: list[Task], *, nothing: str) -> None:
+    from siafu.store.task_records import name_of
+
     rows = [
-        (task.id[:12], task.state, task.run, task.customer, time_text(task.created_at), _why(task)) for task in found
-    ]
-    print_table(("id", "state", "run", "customer", "accepted", "why"), rows, nothing=nothing)
+        (
+            task.id[:12], task.state, task.run, name_of(task.once, task.run) or "", task.customer,
+            time_text(task.created_at), _why(task),
+        )
+        for task in found
+    ]  # fmt: skip
+    print_table(("id", "state", "run", "name", "customer", "accepted", "why"), rows, nothing=nothing)
 
 
 def with_desk(config: Path | None, do: Callable[[TaskDesk], Awaitable[T]]) -> T:
@@ -327,10 +337,11 @@ def _left(tasks: list[Task]) -> list[dict[str, str]]:
 
 
 class _Worked:
-    """Says when nobody works, once each time."""
+    """Says when nobody works, and what is left, once each time."""
 
-    def __init__(self, desk: TaskDesk) -> None:
+    def __init__(self, desk: TaskDesk, which: Which) -> None:
         self._desk = desk
+        self._which = which
         self._looked_at = float("-inf")
         self._worked = True
 
@@ -342,7 +353,19 @@ class _Worked:
         worked = any(worker.state != "stale" for worker in await self._desk.workers.all())
         if self._worked and not worked:
             typer.echo("siafu: no worker is alive, so nothing goes on; to start one: siafu worker", err=True)
+            await _say_left(self._desk, self._which)
         self._worked = worked
+
+
+async def _say_left(desk: TaskDesk, which: Which) -> None:
+    """Say what has not ended, if anything has not."""
+    from siafu.cli.waits import waits_text
+    from siafu.store.task_records import TERMINAL
+
+    if left := {state: number for state, number in (await desk.counts(which)).items() if state not in TERMINAL}:
+        typer.echo(f"siafu: left: {_counted(left)}", err=True)
+    if text := waits_text(await desk.waits(which)):
+        typer.echo(f"siafu: {text}", err=True)
 
 
 async def every(desk: TaskDesk, which: Which) -> list[Task]:

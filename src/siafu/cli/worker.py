@@ -101,6 +101,9 @@ def worker(
         if parent_pid is None:
             _say_parts(settings)
         if processes > 1:
+            _check_ports(metrics, processes)
+            if parent_pid is None:
+                _say_once(settings)
             found, code = asyncio.run(_Supervised(settings, processes, grace, _words(ctx)).run(parent_pid))
         else:
             options = WorkerOptions(
@@ -113,8 +116,23 @@ def worker(
             print_lines([found])
         else:
             typer.echo(_text(found))
-            _say(_next_step(found["left"]))
+            waits = {} if found["left"] and not found["left"].get("waiting") else asyncio.run(_waits(settings))
+            _say(_next_step(found["left"], waits))
     raise typer.Exit(code)
+
+
+def _check_ports(metrics: str | None, processes: int) -> None:
+    """Raises: ConfigError when not each process has a port of its own for metrics."""
+    from siafu.border.listening import host_and_ports
+
+    if metrics is None:
+        return
+    ports = host_and_ports(metrics, "--metrics")[1]
+    if ports != range(1) and len(ports) < processes:  # 0 = any that is free
+        raise ConfigError(
+            f"--metrics {metrics} is {len(ports):,} ports, and each of {processes:,} processes needs its own: give a "
+            f"range of {processes:,}, such as --metrics {ports[0]}-{ports[0] + processes - 1}"
+        )
 
 
 def _slots(slots: int | None, least: int | None, most: int | None) -> tuple[int, int, int]:
@@ -155,12 +173,18 @@ async def _run(
     from siafu.pace.clock import SystemClock
 
     scrape = scrape_of(settings, SystemClock())
-    if not settings.mcp_servers and not os.environ.get("SIAFU_PAYMENTS_URL"):
-        _say(f"{UNPAID}; to try refunds: siafu payments serve --help")
+    known = set(_notices(settings))
+    if parent is None:
+        _say_once(settings)
+
+    def say(notice: str) -> None:
+        if notice not in known:  # else it was said above, or by the parent for all of its children
+            _say(notice)
+
     async with (
         stopping(parent) as stops,
         _served(metrics, scrape),
-        opened_worker(settings, options, shop=shop, keep=keep, notice=_say, scrape=scrape) as worker,
+        opened_worker(settings, options, shop=shop, keep=keep, notice=say, scrape=scrape) as worker,
     ):
         fixed = options.least == options.most
         slots = f"{options.slots}" if fixed else f"{options.least} to {options.most}"
@@ -243,6 +267,19 @@ def _words(ctx: typer.Context) -> list[str]:
     return words
 
 
+def _notices(settings: Settings) -> list[str]:
+    """What people should know about how it is set up, whoever does the work."""
+    from siafu.config.assembly import notices
+
+    paid = settings.mcp_servers or os.environ.get("SIAFU_PAYMENTS_URL")
+    return [*([] if paid else [f"{UNPAID}; to try refunds: siafu payments serve --help"]), *notices(settings)]
+
+
+def _say_once(settings: Settings) -> None:
+    for notice in _notices(settings):
+        _say(notice)
+
+
 def _say_parts(settings: Settings) -> None:
     parts = settings.limits.processes
     if parts > 1 and settings.redis_url is None and not settings.simulated:
@@ -299,12 +336,26 @@ def _text(found: Mapping[str, Any]) -> str:
     return f"{counted(found['tasks'], 'task')}{more}: {left or 'none ended'}{lost}{again}"
 
 
-def _next_step(left: Mapping[str, int]) -> str:
+async def _waits(settings: Settings) -> dict[str, int]:
+    """What all tasks that wait, wait for."""
+    from siafu.config.tasks import task_desk
+    from siafu.errors import StoreError
+    from siafu.store.task_desk import Which
+
+    with contextlib.suppress(StoreError):  # this is a hint
+        async with task_desk(settings) as desk:
+            return await desk.waits(Which())
+    return {}
+
+
+def _next_step(left: Mapping[str, int], waits: Mapping[str, int]) -> str:
     """What to do after a worker has ended."""
+    from siafu.cli.waits import waits_text
+
     if left.get("dead_letter"):
         return "to see what was given up: siafu dead list; to see all: siafu tasks list"
-    if left.get("waiting"):
-        return "to see what waits: siafu tasks list --state waiting; what a person has to decide: siafu approvals list"
+    if text := waits_text(waits):
+        return text
     if left:
         return "to see what came of them: siafu tasks list"
     return "nothing was there to do; to have something done: siafu submit support FILE"

@@ -14,7 +14,7 @@ import msgspec
 from siafu.border.text import clean, preview
 from siafu.errors import InputError
 from siafu.store.database import Database, Transaction
-from siafu.store.task_records import Move, Task
+from siafu.store.task_records import BOUND, Move, Task, name_of
 from siafu.store.task_sql import ring
 from siafu.store.task_turns import line_up
 from siafu.store.tasks import as_task, finish
@@ -24,6 +24,8 @@ T = TypeVar("T")
 AT_ONCE = 500  # rows of one transaction
 _ID = re.compile(r"t_[0-9a-f]{1,32}")
 _NEEDS = "SELECT state FROM task JOIN task_need ON task_need.needs = task.id WHERE task_need.task = :id"
+# What a task waits for that only a person changes; all else may pass by itself.
+BY_PEOPLE = ("pending_approval", "tool_changed", "tool_disabled")
 ENDED_BADLY = ("failed", "cancelled", "expired", "dead_letter")
 _NEED_GONE = "need_gone"  # the code of what can never begin again
 
@@ -48,16 +50,37 @@ class TaskDesk:
         self._database = database
         self._rung = rung
 
-    async def one(self, begin: str) -> Task:
-        """The task whose id is or begins so. Raises: InputError when there is none, or several begin so."""
-        found = []
-        if _ID.fullmatch(begin):
+    async def one(self, text: str) -> Task:
+        """The task whose id is or begins so, or that was submitted under this name (`NAME` or `RUN/NAME`).
+
+        Raises: InputError when there is none, or it may be several.
+        """
+        found: list[Task] = []
+        if _ID.fullmatch(text):
             sql = "SELECT * FROM task WHERE id >= :begin AND id < :end ORDER BY id LIMIT 2"
-            found = await self._rows(sql, begin=begin, end=begin + "g")  # the first letter behind hexadecimal digits
-        if len(found) != 1:
-            several = "; several begin so" if found else ""
-            raise InputError(f"there is no one task {preview(begin, 60)!r}{several}; see: siafu tasks list")
+            found = await self._rows(sql, begin=text, end=text + "g")  # the first letter behind hexadecimal digits
+        found = found or await self._named(text)
+        if not found:
+            raise InputError(f"there is no task {preview(text, 60)!r}; see: siafu tasks list")
+        if len(found) > 1:
+            raise InputError(
+                f"several tasks are meant by {preview(text, 60)!r}, such as {found[0].id} and {found[1].id}; say more "
+                "of the id, or RUN/NAME; see: siafu tasks list"
+            )
         return found[0]
+
+    async def _named(self, text: str) -> list[Task]:
+        """Two of the tasks at most that have this name."""
+        last = re.sub(r"([!%_])", r"!\1", clean(text).rpartition("/")[2])
+        wanted = "once LIKE :whole ESCAPE '!' OR once LIKE :bound ESCAPE '!'"
+        sql = f"SELECT id, once, run FROM task WHERE {wanted} ORDER BY id"
+        like = {"whole": f"%/{last}", "bound": f"%/{last}{BOUND}%"}
+        named = [
+            row["id"]
+            for row in await self._database.run(lambda tx: tx.rows(sql, **like))
+            if clean(text) in (name := name_of(row["once"], row["run"]), f"{row['run']}/{name}")
+        ]
+        return await self._rows("SELECT * FROM task WHERE id IN :ids ORDER BY id", ids=named[:2]) if named else []
 
     async def find(self, which: Which, *, limit: int, after: Task | None = None) -> list[Task]:
         """Tasks in the order in which they were accepted, from behind `after` on; None = from the first."""
@@ -82,13 +105,22 @@ class TaskDesk:
         return {row["state"]: row["n"] for row in await self._database.run(lambda tx: tx.rows(sql, **values))}
 
     async def moving(self, which: Which) -> bool:
-        """Whether a task is left that can go on without a person: ready, leased, or due for another try."""
+        """Whether a task is left that can go on without a person: ready, leased, or waiting for what may pass."""
         where, values = _where(which)
         sql = (
-            "SELECT 1 AS one FROM task WHERE ended_at IS NULL "
-            f"AND (state IN ('ready', 'leased') OR (state = 'waiting' AND waits_for = '')) AND {where} LIMIT 1"
+            "SELECT 1 AS one FROM task WHERE ended_at IS NULL AND (state IN ('ready', 'leased') "
+            f"OR (state = 'waiting' AND waits_for NOT IN :people)) AND {where} LIMIT 1"
         )
-        return bool(await self._database.run(lambda tx: tx.rows(sql, **values)))
+        return bool(await self._database.run(lambda tx: tx.rows(sql, people=list(BY_PEOPLE), **values)))
+
+    async def waits(self, which: Which) -> dict[str, int]:
+        """How many wait, by the code of what for; "" = for their next try after an error."""
+        where, values = _where(which)
+        sql = (
+            "SELECT waits_for, COUNT(*) AS n FROM task "
+            f"WHERE ended_at IS NULL AND state = 'waiting' AND {where} GROUP BY waits_for"
+        )
+        return {row["waits_for"]: row["n"] for row in await self._database.run(lambda tx: tx.rows(sql, **values))}
 
     async def journal(self, id: str) -> list[dict[str, Any]]:
         """The steps of a task, without what was said in them: path, seq, kind and usd_pico."""
@@ -102,6 +134,15 @@ class TaskDesk:
             sql = "SELECT id FROM task WHERE tenant = :tenant AND once = :once"
             found = ((once, tx.row(sql, tenant=clean(tenant), once=clean(once))) for once in onces)
             return {once: row["id"] for once, row in found if row is not None}
+
+        return await self._database.run(work) if onces else {}
+
+    async def prints(self, tenant: str, onces: Sequence[str]) -> dict[str, str]:
+        """What the tasks of a tenant under these keys share with any that is sent again (`body_print`)."""
+
+        def work(tx: Transaction) -> dict[str, str]:
+            sql = "SELECT once, print FROM task WHERE tenant = :tenant AND once IN :onces"
+            return {row["once"]: row["print"] for row in tx.rows(sql, tenant=clean(tenant), onces=list(onces))}
 
         return await self._database.run(work) if onces else {}
 

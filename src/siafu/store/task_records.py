@@ -63,6 +63,20 @@ class Accepted(msgspec.Struct, frozen=True, kw_only=True):
     fresh: bool
 
 
+BOUND = "\x1f"  # between the name of a task and the customer whom its key is for
+_SLASH = "\x1e"  # for those of a run in keys, where a slash ends it
+
+
+def task_key(run: str, name: str) -> str:
+    """Under which key (`NewTask.once`) the task `name` is submitted in a run, whatever slashes are in either."""
+    return f"{run.replace('/', _SLASH)}/{name}"
+
+
+def name_of(once: str | None, run: str) -> str | None:
+    """The name that a task was submitted with; None = with none."""
+    return None if once is None else once.removeprefix(task_key(run, "")).partition(BOUND)[0]
+
+
 class NotAccepted(msgspec.Struct, frozen=True, kw_only=True):
     """code: key_reused (`once` stands for a task with another body, `id`), need_unknown (there is no task `id`) or
     need_failed (it has ended otherwise than well).

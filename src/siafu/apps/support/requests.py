@@ -12,11 +12,10 @@ from siafu.apps.support.shop.refusal import Why
 from siafu.border.canonical import dumps
 from siafu.border.text import clean
 from siafu.errors import InputError
-from siafu.store.task_records import MAX_NEEDS, NewTask
+from siafu.store.task_records import MAX_NEEDS, NewTask, task_key
 
 MAX_TEXT = 20_000
 KIND = "support"  # of tasks that are a CustomerRequest
-_SLASH = "\x1e"  # for those of a run in keys, where a slash ends it
 Outcome = Literal["answered", "refused", "pending_approval", "needs_info", "unknown"]
 RefundState = Literal["paid", "pending_approval", "not_yet", "unknown", "refused", "needs_info"]
 
@@ -112,11 +111,6 @@ def new_task(request: CustomerRequest, *, run: str, tenant: str, priority: int, 
         priority=priority,
         deadline=deadline,
     )
-
-
-def task_key(run: str, id: str) -> str:
-    """Under which key the request `id` is submitted in a run, whatever slashes are in either."""
-    return f"{run.replace('/', _SLASH)}/{id}"
 
 
 def parse_needs(value: dict[str, Any]) -> tuple[str, ...]:

@@ -24,8 +24,8 @@ from siafu.service.swarms import CUSTOMER, SUPPORT, customer_of
 from siafu.service.tasks import shapes
 from siafu.service.tasks.events import Listeners, Stream
 from siafu.service.tasks.shapes import (
-    BOUND,
     MAX_NAME,
+    TASK_ID,
     NotTaken,
     PageQuery,
     Submission,
@@ -35,7 +35,7 @@ from siafu.service.tasks.shapes import (
     shown,
 )
 from siafu.store.task_events import Seen, Whose
-from siafu.store.task_records import TERMINAL, Accepted, NewTask, NotAccepted
+from siafu.store.task_records import BOUND, TERMINAL, Accepted, NewTask, NotAccepted, task_key
 
 TASKS, EVENTS = "/v1/swarm/tasks", "/v1/swarm/events"
 MAX_BODY = 2**20  # bytes
@@ -117,7 +117,7 @@ class TaskApi:
         tasks = [self._new(x, holder, each, name) for each, name in zip(many, names, strict=True)]
         if len({task.once for task in tasks}) < len(tasks):
             raise invalid("id", "two tasks of the list have the same id in the same run")
-        answers = await self._house.store.accept(tasks)
+        answers = await self._house.store.accept(await self._needing(tasks, holder))
         seen = await self._house.views.these([each.id for each in answers], whose(holder))
         found = [_taken(name, answer, seen.get(answer.id)) for name, answer in zip(names, answers, strict=True)]
         told: Any = TasksTaken(data=found)
@@ -139,6 +139,22 @@ class TaskApi:
         bound = whose(holder).customer  # keys of different customers have names of their own
         once = task.once if bound is None else f"{task.once}{BOUND}{bound}"
         return msgspec.structs.replace(task, once=once, needs=tuple(asked.needs), trace=x.header(b"traceparent"))
+
+    async def _needing(self, tasks: list[NewTask], holder: Holder | None) -> list[NewTask]:
+        """The tasks, with ids for the names of what they need; a name that there is not stays, and is unknown."""
+        bound = whose(holder).customer
+        tail = "" if bound is None else f"{BOUND}{bound}"
+        keys = {
+            (task.run, need): f"{task_key(task.run, need)}{tail}"
+            for task in tasks for need in task.needs if not re.fullmatch(TASK_ID, need)
+        }  # fmt: skip
+        known = await self._house.desk.known(whose(holder).tenant, sorted(set(keys.values())))
+        return [
+            msgspec.structs.replace(
+                task, needs=tuple(known.get(keys.get((task.run, need), ""), need) for need in task.needs)
+            )
+            for task in tasks
+        ]
 
     async def _notice(self) -> list[tuple[bytes, bytes]]:
         """A header that says so when nobody does the work; the operator is told, too."""
@@ -210,7 +226,8 @@ def whose(holder: Holder | None) -> Whose:
 
 _REFUSED = {
     "key_reused": "this id stands for another task of this run, {}; give it another id",
-    "need_unknown": "it needs the task {}, which there is not",
+    "need_unknown": "it needs the task {}, which there is not: needs are ids, or names of tasks that an "
+    "earlier request submitted in the same run",
     "need_failed": "it needs the task {}, which did not succeed",
     "task_not_found": "the task {} was accepted, and removed at once",
 }

@@ -8,22 +8,22 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from siafu.apps.support.requests import KIND, LIMITS, task_key
+from siafu.apps.support.requests import KIND, LIMITS
 from siafu.errors import DeadlineReached
 from siafu.service.refusals import invalid
 from siafu.store.task_events import Cursor, Seen, TaskEvent
-from siafu.store.task_records import MAX_NEEDS, State
+from siafu.store.task_records import MAX_NEEDS, State, name_of
 
 MOST = 100  # tasks of one request, or page
 MAX_RUN, MAX_NAME = 64, 128  # characters; with a customer's name they are a key of 400
 # Words that are about the task alone, and may be told to whoever submitted it.
 _OWN_WORDS = ("cancelled", "need_failed", "worker_lost", "customer_forgotten", DeadlineReached.code)
 PLACE = "^[0-9]{1,18}$"  # of an event
-BOUND = "\x1f"  # between the name of a task and the customer whom its key is for
 _LINE = r"^[^\x00-\x1f\x7f]*[^\s\x00-\x1f\x7f][^\x00-\x1f\x7f]*$"  # one line that is not blank
 
 
-TaskId = Annotated[str, msgspec.Meta(pattern="^t_[0-9a-f]{32}$")]
+TASK_ID = "^t_[0-9a-f]{32}$"
+TaskId = Annotated[str, msgspec.Meta(pattern=TASK_ID)]
 
 
 def _text(most: int, pattern: str = r"\S") -> Any:
@@ -40,7 +40,8 @@ class SupportInput(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 class TaskBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A task to be done. id: names it within its run: submitted again it is the same task. priority: 1 is first.
-    deadline_seconds: after which it expires. needs: ids of tasks that have to succeed first. customer_token: proves for
+    deadline_seconds: after which it expires. needs: tasks that have to succeed first: ids, or names of
+    earlier requests' tasks of the same run and key. customer_token: proves for
     whom it is, as the header x-siafu-customer does for the whole request.
     """
 
@@ -50,7 +51,7 @@ class TaskBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     run: Annotated[str, _text(MAX_RUN, _LINE)] = KIND
     priority: Annotated[int, msgspec.Meta(ge=1, le=3)] = 2
     deadline_seconds: Annotated[float, msgspec.Meta(gt=0, le=100_000_000)] | None = None
-    needs: Annotated[list[TaskId], msgspec.Meta(max_length=MAX_NEEDS)] = []
+    needs: Annotated[list[Annotated[str, _text(MAX_NAME, _LINE)]], msgspec.Meta(max_length=MAX_NEEDS)] = []
     customer_token: Annotated[str, msgspec.Meta(max_length=4096)] | None = None
 
 
@@ -175,11 +176,6 @@ def shown(task: Seen) -> TaskShown:
         error=error,
         result=msgspec.Raw(task.result.encode()) if tells and task.result is not None else None,
     )
-
-
-def name_of(once: str | None, run: str) -> str | None:
-    """The id that a task was submitted with; None = with none."""
-    return None if once is None else once.removeprefix(task_key(run, "")).partition(BOUND)[0]
 
 
 def event_shown(event: TaskEvent) -> EventShown:

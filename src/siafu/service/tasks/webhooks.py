@@ -23,7 +23,7 @@ from siafu.config.webhooks import Webhook, signing_key
 from siafu.errors import StoreError
 from siafu.pace.clock import Clock
 from siafu.service.tasks.posting import SECONDS, Poster
-from siafu.service.tasks.shapes import name_of
+from siafu.store.task_records import name_of
 from siafu.store.webhooks import Delivery
 
 AT_ONCE = 8  # deliveries to one webhook
