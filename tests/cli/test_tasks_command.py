@@ -248,7 +248,7 @@ def test_watching_without_a_worker_says_so(run: Run, tmp_path: Path) -> None:
         watching.communicate()
 
 
-def test_what_waits_is_named_with_what_to_do_and_only_people_let_a_watch_end(run: Run, tmp_path: Path) -> None:
+def test_what_waits_is_named_with_what_to_do_and_is_watched_while_a_worker_is_there(run: Run, tmp_path: Path) -> None:
     write(tmp_path / "a.jsonl", REQUESTS[:3])
     told(run, "submit", "support", "a.jsonl")
     wait = "UPDATE task SET state = 'waiting', ready_at = {now} + 99, waits_for = "
@@ -256,14 +256,18 @@ def test_what_waits_is_named_with_what_to_do_and_only_people_let_a_watch_end(run
     code, _, err = run("tasks", "watch")
     assert code == 0 and err.startswith("siafu: left: 3 waiting\nsiafu: 3 tasks wait: 3 for pending_approval; to")
     change(tmp_path, wait + "'payments_unavailable'")
+    code, _, err = run("tasks", "watch")  # nobody is there to see them come back
+    assert code == 0 and "for payments: siafu payments serve" in err
+    change(tmp_path, "INSERT INTO worker VALUES ('w', 'h', 1, '', 9, 9, 9, 0, {now}, {now} + 99, 0)")
     words = [sys.executable, "-m", "siafu", "tasks", "watch", "--every", "0.05"]
-    watching = subprocess.Popen(words, cwd=tmp_path, env=environment(), stderr=subprocess.PIPE, text=True)
+    watching = subprocess.Popen(words, cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, text=True)
     try:
-        assert watching.stderr is not None
-        said = [watching.stderr.readline() for _ in range(3)]
-        assert "no worker is alive" in said[0] and "for payments: siafu payments serve" in said[2]
+        assert watching.stdout is not None
+        ended = "UPDATE task SET state = 'cancelled', ended_at = {now} WHERE id = (SELECT min(id) FROM task)"
+        change(tmp_path, ended)
+        assert "cancelled" in watching.stdout.readline()
         assert watching.poll() is None
-        change(tmp_path, "UPDATE task SET state = 'cancelled', ended_at = {now}")
+        change(tmp_path, "DELETE FROM worker")
         assert watching.wait(30) == 1
     finally:
         watching.kill()

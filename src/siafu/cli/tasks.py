@@ -130,8 +130,9 @@ Examples:
 Each task that ends is one line; with --json that is its record with the
 result in it. Ends when no task is left that can go on by itself, and says
 how many are left and for what; tasks that wait for a person do not hold it
-up. What waits for payments or the endpoint does: those may come back. Says
-so when no worker is alive, and waits for one.
+up. What waits for payments or the endpoint does while a worker is alive, as
+those may come back. Says so when tasks are ready and no worker is alive, and
+waits for one.
 Exit code: 0 all succeeded or wait, 1 some ended otherwise, 130 interrupted.
 """,
 )

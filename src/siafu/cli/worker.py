@@ -112,13 +112,17 @@ def worker(
             tally, hurried = asyncio.run(_run(settings, options, database, kept, metrics, parent_pid))
             found = _record(tally) | ({"open": tally.open} if parent_pid else {})  # it adds several up
             code = int(hurried) if tally.halt is None else _halted(tally.halt)
-        if json:
-            print_lines([found])
-        else:
-            typer.echo(_text(found))
-            waits = {} if found["left"] and not found["left"].get("waiting") else asyncio.run(_waits(settings))
-            _say(_next_step(found["left"], waits))
+        _show(found, settings, json)
     raise typer.Exit(code)
+
+
+def _show(found: dict[str, Any], settings: Settings, json: bool) -> None:
+    """What was done, and what comes next."""
+    if json:
+        return print_lines([found])
+    typer.echo(_text(found))
+    waits = {} if found["left"] and not found["left"].get("waiting") else asyncio.run(_waits(settings))
+    return _say(_next_step(found["left"], waits))
 
 
 def _check_ports(metrics: str | None, processes: int) -> None:

@@ -18,7 +18,7 @@ from siafu.store.task_records import BOUND, Move, Task, name_of
 from siafu.store.task_sql import ring
 from siafu.store.task_turns import line_up
 from siafu.store.tasks import as_task, finish
-from siafu.store.workers import Workers
+from siafu.store.workers import HEARD, Workers
 
 T = TypeVar("T")
 AT_ONCE = 500  # rows of one transaction
@@ -105,13 +105,17 @@ class TaskDesk:
         return {row["state"]: row["n"] for row in await self._database.run(lambda tx: tx.rows(sql, **values))}
 
     async def moving(self, which: Which) -> bool:
-        """Whether a task is left that can go on without a person: ready, leased, or waiting for what may pass."""
+        """Whether a task is left that can go on without a person: ready, leased, to be tried again, or waiting for
+        what may pass while a worker is there to see it.
+        """
         where, values = _where(which)
         sql = (
             "SELECT 1 AS one FROM task WHERE ended_at IS NULL AND (state IN ('ready', 'leased') "
-            f"OR (state = 'waiting' AND waits_for NOT IN :people)) AND {where} LIMIT 1"
+            "OR (state = 'waiting' AND (waits_for = '' OR (waits_for NOT IN :people "
+            f"AND EXISTS (SELECT 1 FROM worker WHERE seen_at > {{now}} - :heard))))) AND {where} LIMIT 1"
         )
-        return bool(await self._database.run(lambda tx: tx.rows(sql, people=list(BY_PEOPLE), **values)))
+        more: dict[str, Any] = {"people": list(BY_PEOPLE), "heard": HEARD}
+        return bool(await self._database.run(lambda tx: tx.rows(sql, **more, **values)))
 
     async def waits(self, which: Which) -> dict[str, int]:
         """How many wait, by the code of what for; "" = for their next try after an error."""
