@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Protocol
 
@@ -11,6 +11,8 @@ import pytest
 from services import Postgres, new_database
 from siafu.store.records import RunStore
 from siafu.store.sqlite import SqliteStore
+
+from .task_house import House
 
 
 class Backend(Protocol):
@@ -64,3 +66,12 @@ def tasks_sql_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
         return f"sqlite:///{tmp_path / '일 100%?#.db'}"
     found: str = request.getfixturevalue("tasks_url")
     return found
+
+
+@pytest.fixture
+async def house(tasks_sql_url: str) -> AsyncIterator[House]:
+    """The tasks in that database: none, and no workers."""
+    opened = House(tasks_sql_url)
+    opened.clear()
+    yield opened
+    await opened.aclose()

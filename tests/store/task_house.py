@@ -35,8 +35,8 @@ class House:
         await self.database.aclose()
 
     def clear(self) -> None:
-        """Begin with no tasks at all."""
-        for table in ("task_need", "task_journal", "task", "task_turn"):
+        """Begin with no tasks and no workers at all."""
+        for table in ("task_need", "task_journal", "task", "task_turn", "worker"):
             self.database.transact(lambda tx, table=table: tx.change(f"DELETE FROM {table}"))  # type: ignore[misc]
 
     async def added(self, *tasks: NewTask) -> list[str]:

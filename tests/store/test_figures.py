@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -21,14 +20,6 @@ from siafu.store.task_times import clock, task_times
 from .task_house import House, new
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-
-
-@pytest.fixture
-async def house(tasks_sql_url: str) -> AsyncIterator[House]:
-    opened = House(tasks_sql_url)
-    opened.clear()
-    yield opened
-    await opened.aclose()
 
 
 def rows(families: Any, name: str) -> dict[Labels, Any]:

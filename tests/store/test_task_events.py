@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -18,14 +18,6 @@ from siafu.store.webhooks import WebhookQueue
 from .task_house import House, new
 
 ALL = 10**9
-
-
-@pytest.fixture
-async def house(tasks_sql_url: str) -> AsyncIterator[House]:
-    house = House(tasks_sql_url)
-    house.clear()
-    yield house
-    await house.aclose()
 
 
 async def heard(house: House, after: int = 0) -> list[TaskEvent]:

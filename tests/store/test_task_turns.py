@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -12,14 +11,6 @@ from siafu.store.task_desk import Which
 from siafu.store.task_records import AGED_SECONDS, AGED_SHARE, Failed
 
 from .task_house import House, new
-
-
-@pytest.fixture
-async def house(tasks_sql_url: str) -> AsyncIterator[House]:
-    opened = House(tasks_sql_url)
-    opened.clear()
-    yield opened
-    await opened.aclose()
 
 
 async def order(house: House, most: int, **more: Any) -> str:

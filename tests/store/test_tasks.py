@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import Counter
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -27,14 +26,6 @@ from siafu.store.task_records import (
 )
 
 from .task_house import LEASE, House, new
-
-
-@pytest.fixture
-async def house(tasks_sql_url: str) -> AsyncIterator[House]:
-    opened = House(tasks_sql_url)
-    opened.clear()
-    yield opened
-    await opened.aclose()
 
 
 def entry(seq: int = 0, outcome: bytes = b'"\xea\xb0\x80"') -> JournalEntry:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -13,14 +12,6 @@ from siafu.store.records import JournalEntry
 from siafu.store.task_records import Accepted, Failed, Succeeded, Verdict
 
 from .task_house import House, new
-
-
-@pytest.fixture
-async def house(tasks_sql_url: str) -> AsyncIterator[House]:
-    opened = House(tasks_sql_url)
-    opened.clear()
-    yield opened
-    await opened.aclose()
 
 
 def entry(seq: int) -> JournalEntry:

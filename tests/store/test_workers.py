@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -11,15 +10,6 @@ from siafu.store.task_records import Succeeded
 from siafu.store.workers import HEARD, KEPT, OVERDUE, Standing, Workers, presence
 
 from .task_house import KIND, LEASE, House, new
-
-
-@pytest.fixture
-async def house(tasks_sql_url: str) -> AsyncIterator[House]:
-    opened = House(tasks_sql_url)
-    opened.clear()
-    opened.database.transact(lambda tx: tx.change("DELETE FROM worker"))
-    yield opened
-    await opened.aclose()
 
 
 def standing(name: str = "w", **more: Any) -> Standing:

@@ -57,7 +57,7 @@ def page(title: str, sections: Sequence[Section], notes: Sequence[str]) -> str:
     parts = [_HEAD.format(title=escape(title)), f"<h1>{escape(title)}</h1>\n"]
     for section in sections:
         parts.append(f"<h2>{escape(section.title)}</h2>\n")
-        parts += [chart(name, bars) for name, bars in section.charts if bars]
+        parts += [chart(name, drawn) for name, drawn in section.charts if drawn]
         if section.table:
             parts.append(_table(section.table))
     parts += [f'<p class="note">{escape(note)}</p>\n' for note in notes]
@@ -90,6 +90,24 @@ def chart(title: str, bars: Sequence[Bar]) -> str:
         end = at(max(bar.value, bar.high or 0.0))
         parts.append(f'<text x="{end + 8}" y="{top + 15}">{escape(bar.text)}</text>')
     return "\n".join([*parts, "</svg>\n"])
+
+
+def bars(rows: Sequence[Mapping[str, Any]], of: str, name: str, form: str) -> list[Bar]:
+    """A bar for each row that has the figure `name`, from its `min` to its `max`. of: what a row is about; ours begins
+    with siafu.
+    """
+    return [
+        Bar(
+            name=row[of],
+            value=row[name],
+            text=format(row[name], form),
+            low=row["min"][name],
+            high=row["max"][name],
+            own=row[of].startswith("siafu"),
+        )
+        for row in rows
+        if row[name] is not None
+    ]
 
 
 def table(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str]) -> list[list[str]]:

@@ -37,8 +37,9 @@ def relieve_collector() -> None:
 
 
 def _watch() -> None:
-    """Ask for a full collection whenever memory has outgrown the last one. It is not made here: what it finds is to
-    end in the thread that made it, which is nearly always the one that makes the next object.
+    """Ask for a collection whenever memory has outgrown the last one: of the oldest objects whose turn it is, the
+    first time of all that came after the start. It is not made here: what it finds is to end in the thread that made
+    it, which is nearly always the one that makes the next object.
     """
     seen = _held()
     while True:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from siafu.bench.page import Bar, Section, page
+from siafu.bench.page import Section, bars, page
 
 if TYPE_CHECKING:
     from siafu.bench.gateway.compare import Report
@@ -38,26 +38,11 @@ def gateway_page(report: Report, notes: list[str]) -> str:
         sections.append(
             Section(
                 title=f"{int(agents):,} agents, upstream answers in {rows[0]['upstream_ms']:g} ms",
-                charts=[(title, _bars(rows, name, form)) for name, title, form in _CHARTS],
+                charts=[(title, bars(rows, "client", name, form)) for name, title, form in _CHARTS],
                 table=[head, *table],
             )
         )
     return page("What a model call costs: siafu beside other clients", sections, notes)
-
-
-def _bars(rows: list[dict[str, Any]], name: str, form: str) -> list[Bar]:
-    return [
-        Bar(
-            name=row["client"],
-            value=row[name],
-            text=format(row[name], form),
-            low=row["min"][name],
-            high=row["max"][name],
-            own=row["client"].startswith("siafu"),
-        )
-        for row in rows
-        if row[name] is not None
-    ]
 
 
 def _cell(value: Any) -> str:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from siafu.bench.page import Bar, Section, page, table
+from siafu.bench.page import Section, bars, page, table
 
 if TYPE_CHECKING:
     from siafu.bench.queue.compare import Report
@@ -27,24 +27,10 @@ def queue_page(report: Report, notes: list[str]) -> str:
             Section(
                 title=f"{rows[0]['tasks']:,} tasks of {ms:g} ms, {rows[0]['slots']} slots",
                 charts=[
-                    (title, _bars(rows, figure, form)),
-                    ("CPU a task, ms (less is better)", _bars(rows, "cpu_ms_per_task", ".2f")),
+                    (title, bars(rows, "queue", figure, form)),
+                    ("CPU a task, ms (less is better)", bars(rows, "queue", "cpu_ms_per_task", ".2f")),
                 ],
                 table=table(rows, _COLUMNS),
             )
         )
     return page("What a durable task costs: siafu beside other queues", sections, notes)
-
-
-def _bars(rows: list[dict[str, Any]], name: str, form: str) -> list[Bar]:
-    return [
-        Bar(
-            name=row["queue"],
-            value=row[name],
-            text=format(row[name], form),
-            low=row["min"][name],
-            high=row["max"][name],
-            own=row["queue"].startswith("siafu"),
-        )
-        for row in rows
-    ]
