@@ -34,7 +34,7 @@ def on_real_server(model: Model, load: Load, *, json: bool) -> None:
     if json:
         print_report({"rows": rows})
     else:
-        _show(rows, restarted=model.path is not None)
+        show(rows, restarted=model.path is not None)
 
 
 async def _rows(model: Model, load: Load) -> list[Row]:
@@ -45,7 +45,7 @@ async def _rows(model: Model, load: Load) -> list[Row]:
             return await compare(server, load, progress)
 
 
-def _show(rows: Sequence[Row], *, restarted: bool) -> None:
+def show(rows: Sequence[Row], *, restarted: bool) -> None:
     console = Console(highlight=False, soft_wrap=False)
     table = table_of("prompts", "policy", "slots", "limit", "at once", "per s", "p50", "p95", "token", "failed")
     before = ""

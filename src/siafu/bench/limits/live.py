@@ -37,6 +37,7 @@ PROMPTS = ("short", "long", "mixed", "whole")
 WORDS = ("river", "stone", "market", "garden", "window", "letter", "silver", "engine", "bridge", "forest", "winter")
 SHORT, LONG = 6, 60  # words of a prompt
 MOST_TOKENS = range(4, 13)  # of an answer
+WATCH = 0.02  # seconds between looks at the limiter
 PATIENCE = 600.0  # seconds without a sign of life from the server
 
 
@@ -83,17 +84,19 @@ async def compare(server: Server, load: Load, say: Callable[[str], None]) -> lis
 
     Raises: MeasurementInvalid when a row has no answers; ConfigError, DemoFailed.
     """
-    found = []
+    found, running = [], load.slots
+    halves = [load.slots // 2] if server.restart is not None and load.slots > 1 else []
     for prompts in load.prompts:
         for name in load.policies:
             limits = {"concurrency": load.slots} if name == "slots" else {"policy": name}
             async with _gateway(server.url, limits) as gateway:
-                for slots in [load.slots, load.slots // 2] if server.restart and load.slots > 1 else [load.slots]:
+                for slots in (load.slots, *halves):
                     say(f"{prompts} prompts, {name}, {slots} slots")
+                    if server.restart is not None and slots != running:
+                        await server.restart(slots)
+                        running = slots
                     crowd = _Crowd(gateway, server.model, prompts, Random(f"{prompts} {name} {slots}"))
                     found.append(await crowd.row(load, name, slots))
-                    if server.restart is not None:
-                        await server.restart(load.slots // 2 if slots == load.slots > 1 else load.slots)
     return found
 
 
@@ -123,21 +126,14 @@ async def _gateway(url: str, limits: Mapping[str, Any]) -> AsyncIterator[Gateway
         yield gateway
 
 
-class _Call(NamedTuple):
-    """An answer, and what the limiter stood at then."""
-
-    end: End
-    limit: int
-    at_once: int
-
-
 class _Crowd:
     """Agents that always have a next call."""
 
     def __init__(self, gateway: Gateway, model: str, prompts: str, rng: Random) -> None:
         self._gateway, self._model, self._prompts, self._rng = gateway, model, prompts, rng
-        self._done: list[_Call] = []
+        self._done: list[End] = []
         self._errors: list[str] = []
+        self._seen: list[tuple[int, int]] = []  # calls that were allowed and under way, again and again
 
     async def row(self, load: Load, policy: str, slots: int) -> Row:
         began = time.monotonic()
@@ -147,19 +143,23 @@ class _Crowd:
             for number in calls:
                 await self._call(number)
 
-        await asyncio.gather(*(agent() for _ in range(load.agents)))
+        watch = asyncio.create_task(self._watch())
+        try:
+            await asyncio.gather(*(agent() for _ in range(load.agents)))
+        finally:
+            watch.cancel()
         took = time.monotonic() - began
         if not self._done:
             raise MeasurementInvalid(f"no call was answered: {self._errors[0]}")
-        last = self._done[len(self._done) * 2 // 3 :]
-        seconds = [call.end.seconds for call in self._done]
-        first = [call.end.first_token for call in self._done if call.end.first_token is not None]
+        last = self._seen[len(self._seen) * 2 // 3 :]
+        seconds = [end.seconds for end in self._done]
+        first = [end.first_token for end in self._done if end.first_token is not None]
         return Row(
             prompts=self._prompts,
             policy=policy,
             slots=slots,
-            limit=median(call.limit for call in last),
-            at_once=median(call.at_once for call in last),
+            limit=median(limit for limit, _ in last),
+            at_once=median(at_once for _, at_once in last),
             answers_per_s=len(self._done) / took,
             p50=nearest_rank(seconds, 50),
             p95=nearest_rank(seconds, 95),
@@ -167,15 +167,20 @@ class _Crowd:
             failed=len(self._errors),
         )
 
-    async def _call(self, number: int) -> None:
+    async def _watch(self) -> None:
         lane = self._gateway.lanes[0].endpoint
+        while True:
+            self._seen.append((lane.limit, lane.in_flight))
+            await asyncio.sleep(WATCH)
+
+    async def _call(self, number: int) -> None:
         try:
             reply = await self._gateway.open(self._request(), CallContext(run="bench", task=str(number)))
             await reply.message()
         except SiafuError as error:
             self._errors.append(preview(error.message))
-            return
-        reply.on_end(lambda end: self._done.append(_Call(end, lane.limit, lane.in_flight)))
+        else:
+            reply.on_end(self._done.append)
 
     def _request(self) -> ChatRequest:
         """No two begin alike, so that the server cannot know a prompt already."""
