@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
@@ -37,6 +38,7 @@ PROMPTS = ("short", "long", "mixed", "whole")
 WORDS = ("river", "stone", "market", "garden", "window", "letter", "silver", "engine", "bridge", "forest", "winter")
 SHORT, LONG = 6, 60  # words of a prompt
 MOST_TOKENS = range(4, 13)  # of an answer
+KEYS = ("SIAFU_API_KEY", "OPENAI_API_KEY")  # for servers that want one
 WATCH = 0.02  # seconds between looks at the limiter
 PATIENCE = 600.0  # seconds without a sign of life from the server
 
@@ -116,7 +118,8 @@ async def model_file(path: Path, slots: int, folder: Path) -> AsyncIterator[Serv
 
 @contextlib.asynccontextmanager
 async def _gateway(url: str, limits: Mapping[str, Any]) -> AsyncIterator[Gateway]:
-    endpoint = {"base_url": url, "api_key": "sk-bench", "idle_seconds": PATIENCE, "total_seconds": PATIENCE}
+    key = next((f"env:{name}" for name in KEYS if os.environ.get(name)), "sk-bench")
+    endpoint = {"base_url": url, "api_key": key, "idle_seconds": PATIENCE, "total_seconds": PATIENCE}
     settings = Settings.model_validate({"endpoint": endpoint, "limits": limits})
     async with (
         open_accounts(settings, None, SystemClock()) as accounts,
@@ -183,7 +186,7 @@ class _Crowd:
             reply.on_end(self._done.append)
 
     def _request(self) -> ChatRequest:
-        """No two begin alike, so that the server cannot know a prompt already."""
+        """Words at random, so that the server hardly knows the beginning of a prompt."""
         length = {"short": SHORT, "long": LONG}.get(self._prompts) or self._rng.choice((SHORT, LONG))
         text = " ".join(self._rng.choices(WORDS, k=length))
         return ChatRequest(
