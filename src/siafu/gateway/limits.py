@@ -365,5 +365,7 @@ def _first_token(end: End) -> float | None:
 
 
 def _tokens(end: End) -> int | None:
-    """Tokens of output."""
-    return None if end.answer is None or end.answer.usage is None else end.answer.usage.output
+    """Tokens of output of a whole answer; 1 when it does not say, so that all of its time counts."""
+    if end.answer is None:
+        return None
+    return 1 if end.answer.usage is None else end.answer.usage.output

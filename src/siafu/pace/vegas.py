@@ -20,15 +20,19 @@ import math
 from siafu.pace.concurrency import Learned, Sample
 
 ENOUGH = 10  # calls of a window; thinner ones go on until they have them
-LEAST, PART = 0.7, 0.15  # calls that may wait, and the part of the limit: below it, latency is taken for noise
+LEAST, PART = 0.5, 0.1  # calls that may wait, and the part of the limit: below it, latency is taken for noise
+STREAM, WHOLE = 1.0, 2.0  # times these; an answer in one piece tells less
 RELEARN, WINDOWS = 60.0, 8  # seconds and windows between two looks at the upstream at half the limit
 SHRINK = 0.35  # the most that one window takes off
 
 
 class _Window:
-    """Calls of one kind since the limit last moved. `base`: their latency when nobody waits."""
+    """Calls of one kind since the limit last moved. `base`: their latency when nobody waits. `slack`: as many times the
+    usual number may seem to wait.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, slack: float) -> None:
+        self.slack = slack
         self.base: float | None = None
         self.clear()
 
@@ -39,7 +43,7 @@ class _Window:
 class Vegas(Learned):
     def __init__(self, most: int) -> None:
         super().__init__(most)
-        self._streams, self._whole = _Window(), _Window()
+        self._streams, self._whole = _Window(STREAM), _Window(WHOLE)
         self._since = -math.inf  # when the limit last moved; calls that left before tell nothing of it
         self._learned_at, self._judged = 0.0, 0
         self._former: float | None = self._aim  # the limit to go back to after a look at half of it
@@ -71,7 +75,7 @@ class Vegas(Learned):
         self._judged += 1
         window.base = min(window.base, latency)
         waiting = self._aim * (latency - window.base) / seconds if seconds > 0 else 0.0
-        alpha = max(LEAST, PART * self._aim)
+        alpha = window.slack * max(LEAST, PART * self._aim)
         step = max(1.0, math.log10(self._aim))
         if waiting > 2 * alpha:
             self._starting = False
