@@ -155,6 +155,15 @@ def test_strict_takes_a_file_whole_or_not_at_all(run: Run, tmp_path: Path) -> No
     write(tmp_path / "d.jsonl", [kim | {"id": "d"}, rows[2]])
     assert run("submit", "support", "d.jsonl", "--strict")[0] == 2
     assert len(lines(run, "tasks", "list")) == 2
+    told(run, "tasks", "cancel", "--run", "support")
+    write(tmp_path / "e.jsonl", [*rows[:2], kim | {"id": "e", "needs": ["a"]}])  # "b" was there before "a" failed
+    code, _, err = run("submit", "support", "e.jsonl", "--strict")
+    assert code == 2 and "1 line cannot be used" in err and "line 3: it needs the task" in err
+    write(tmp_path / "f.jsonl", [kim | {"id": "f"}])
+    code, _, err = run("submit", "support", "f.jsonl", "--strict", "--needs", "a")
+    assert code == 2 and "which did not succeed" in err
+    told(run, "tasks", "retry", "support/a")
+    assert told(run, "submit", "support", "e.jsonl", "--strict")["accepted"] == 1
 
 
 def test_what_people_do_about_tasks(run: Run, tmp_path: Path) -> None:

@@ -76,7 +76,7 @@ def show(config: Path | None = Config, json: bool = AsJson) -> None:
     rows = effective(load(config=config), given(config=config))
     if json:
         return print_json(rows)
-    return print_table(("SETTING", "FROM", "VALUE"), [(row.name, row.source, _text(row.value)) for row in rows])
+    return print_table(("setting", "from", "value"), [(row.name, row.source, _text(row.value)) for row in rows])
 
 
 def _text(value: Any) -> str:

@@ -108,7 +108,7 @@ def list_keys(config: Path | None = Config, json: bool = AsJson) -> None:
     if json:
         return print_json([_record(key) for key in keys])
     now = time.time()
-    columns = ("ID", "STATE", "KEY", "CREATED", "NAME")
+    columns = ("id", "state", "key", "created", "name")
     rows = [(each.id, each.state(now), f"{each.hint}…", time_text(each.created_at), each.terms.name) for each in keys]
     return print_table(columns, rows, nothing="no client keys; make one with: siafu keys create --name NAME")
 

@@ -281,7 +281,7 @@ def show_retried(
         left = [task for task in chosen if task.state not in states and named]
         return left, len(wanted), await desk.retry(wanted)
 
-    left, wanted, number = with_desk(config, again)
+    left, wanted, number = with_desk(config, again, rings=True)
     if as_json:
         print_lines([{"retried": number, "need_failed": wanted - number, "left": _left(left)}])
     else:
@@ -308,12 +308,12 @@ def show_table(found: list[Task], *, nothing: str) -> None:
     print_table(("id", "state", "run", "name", "customer", "accepted", "why"), rows, nothing=nothing)
 
 
-def with_desk(config: Path | None, do: Callable[[TaskDesk], Awaitable[T]]) -> T:
+def with_desk(config: Path | None, do: Callable[[TaskDesk], Awaitable[T]], *, rings: bool = False) -> T:
     from siafu.config.settings import load
     from siafu.config.tasks import task_desk
 
     async def run() -> T:
-        async with task_desk(load(config=config)) as desk:
+        async with task_desk(load(config=config), rings=rings) as desk:
             return await do(desk)
 
     return asyncio.run(run())

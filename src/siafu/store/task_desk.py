@@ -161,6 +161,12 @@ class TaskDesk:
         parts = (wanted[at : at + AT_ONCE] for at in range(0, len(wanted), AT_ONCE))
         return set[str]().union(*[await self._database.run(partial(work, part=part)) for part in parts])
 
+    async def failed_of(self, ids: Collection[str]) -> set[str]:
+        """Those of these tasks that have ended otherwise than well: what needs them is not accepted."""
+        sql = "SELECT id FROM task WHERE id IN :ids AND state IN :bad"
+        values = {"ids": sorted(ids), "bad": list(ENDED_BADLY)}
+        return {row["id"] for row in await self._database.run(lambda tx: tx.rows(sql, **values))} if ids else set()
+
     async def cancel(self, ids: Sequence[str]) -> int:
         """End tasks that have not begun, and have those stopped that a worker holds; returns how many have not ended
         yet of those that were open. What has ended stays as it is.
@@ -187,8 +193,8 @@ class TaskDesk:
         that one was removed, it is left for good.
         """
 
-        def work(tx: Transaction) -> int:
-            again = 0
+        def work(tx: Transaction) -> tuple[int, list[str]]:
+            again, ready = 0, list[str]()
             for task in sorted(_each(tx, ids), key=lambda task: task.created_at):
                 states = tx.rows(_NEEDS, id=task.id)
                 lacking = task.code == _NEED_GONE or any(need["state"] in ENDED_BADLY for need in states)
@@ -196,6 +202,7 @@ class TaskDesk:
                     left = sum(need["state"] != "succeeded" for need in states)
                     if not left:
                         line_up(tx, [msgspec.structs.asdict(task)])
+                        ready.append(task.id)
                     again += tx.change(
                         "UPDATE task SET state = :state, ready_at = {now}, ended_at = NULL, deliveries = 0, "
                         "lapses = 0, deps_left = :left, cancel_requested = 0, waits_since = NULL, "
@@ -203,10 +210,10 @@ class TaskDesk:
                         id=task.id, state="blocked" if left else "ready", left=left,
                     )  # fmt: skip
             ring(tx)
-            return again
+            return again, ready
 
-        again = await self._database.run(work)
-        self._rung(())
+        again, ready = await self._database.run(work)
+        self._rung(ready)
         return again
 
     async def purge(self, which: Which, seconds: float) -> int:
