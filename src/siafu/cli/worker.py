@@ -51,8 +51,8 @@ task over and goes on from its journal. SIGTERM and Ctrl-C let running tasks
 end for --grace seconds and hand the others back; a second one hands back at
 once. With --processes the slots are those of each; one that dies is started
 again, and without Redis each takes its part of the key's limits.
-Exit code: 0 stopped or nothing left, 1 stopped in a hurry, 2 wrong use or
-key, 3 budget reached or no credit left.
+Exit code: 0 stopped or nothing left, 1 work under way was cut off in a
+hurry, 2 wrong use or key, 3 budget reached or no credit left.
 """
 )
 def worker(
@@ -111,7 +111,7 @@ def worker(
             )  # fmt: skip
             tally, hurried = asyncio.run(_run(settings, options, database, kept, metrics, parent_pid))
             found = _record(tally) | ({"open": tally.open} if parent_pid else {})  # it adds several up
-            code = int(hurried) if tally.halt is None else _halted(tally.halt)
+            code = int(hurried and tally.cut > 0) if tally.halt is None else _halted(tally.halt)
         _show(found, settings, json)
     raise typer.Exit(code)
 
@@ -172,6 +172,7 @@ async def _run(
     parent: int | None,
 ) -> tuple[Tally, bool]:  # fmt: skip
     from siafu.border.stopping import stopping
+    from siafu.cli.lanes import Lanes
     from siafu.config.watching import scrape_of
     from siafu.config.worker import opened_worker
     from siafu.pace.clock import SystemClock
@@ -188,7 +189,9 @@ async def _run(
     async with (
         stopping(parent) as stops,
         _served(metrics, scrape),
-        opened_worker(settings, options, shop=shop, keep=keep, notice=say, scrape=scrape) as worker,
+        opened_worker(
+            settings, options, shop=shop, keep=keep, notice=say, observer=Lanes(_say), scrape=scrape
+        ) as worker,
     ):
         fixed = options.least == options.most
         slots = f"{options.slots}" if fixed else f"{options.least} to {options.most}"

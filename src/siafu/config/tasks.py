@@ -88,9 +88,11 @@ async def task_desk(settings: Settings, *, rings: bool = False) -> AsyncIterator
 
     Raises: ConfigError, StoreError.
     """
-    async with task_database(settings) as database:
-        async with task_bell(settings, database) if rings else contextlib.nullcontext(Doorbell()) as bell:
-            yield TaskDesk(database, rung=bell.ring)
+    async with (
+        task_database(settings) as database,
+        task_bell(settings, database) if rings else contextlib.nullcontext(Doorbell()) as bell,
+    ):
+        yield TaskDesk(database, rung=bell.ring)
 
 
 @contextlib.asynccontextmanager
