@@ -18,6 +18,7 @@ from siafu.store.task_records import BOUND, Move, Task, name_of
 from siafu.store.task_sql import ring
 from siafu.store.task_turns import line_up
 from siafu.store.tasks import as_task, finish
+from siafu.store.webhooks import WebhookQueue
 from siafu.store.workers import HEARD, Workers
 
 T = TypeVar("T")
@@ -41,12 +42,13 @@ class Which(msgspec.Struct, frozen=True, kw_only=True):
 
 class TaskDesk:
     """The people's side of the tasks in a database, which stays its owner's to close. rung: told when something may
-    have become ready, or shall be stopped; as in `TaskStore`. workers: who works on them. Raises (every method):
-    StoreError.
+    have become ready, or shall be stopped; as in `TaskStore`. workers: who works on them. deliveries: what webhooks are
+    told of them. Raises (every method): StoreError.
     """
 
     def __init__(self, database: Database, rung: Callable[[Collection[str]], None] = lambda tasks: None) -> None:
         self.workers = Workers(database)
+        self.deliveries = WebhookQueue(database)
         self._database = database
         self._rung = rung
 

@@ -148,4 +148,9 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "CREATE INDEX webhook_delivery_due ON webhook_delivery (webhook, next_at) WHERE next_at IS NOT NULL",
         "CREATE INDEX webhook_delivery_of ON webhook_delivery (task)",
     ),
+    (
+        # When a webhook has taken it, NULL = not yet; and the status of its last answer, NULL = there was none.
+        "ALTER TABLE webhook_delivery ADD COLUMN told_at {real}",
+        "ALTER TABLE webhook_delivery ADD COLUMN status {integer}",
+    ),
 )
