@@ -16,7 +16,7 @@ from siafu.errors import InputError
 from siafu.store.database import Database, Transaction
 from siafu.store.task_records import BOUND, Move, Task, name_of
 from siafu.store.task_sql import ring
-from siafu.store.task_turns import line_up
+from siafu.store.task_turns import give_back, line_up
 from siafu.store.tasks import as_task, finish
 from siafu.store.webhooks import WebhookQueue
 from siafu.store.workers import HEARD, Workers
@@ -175,15 +175,15 @@ class TaskDesk:
         """
 
         def work(tx: Transaction) -> int:
-            asked = 0
-            for task in _each(tx, ids):
-                if task.state == "leased":
-                    tx.change("UPDATE task SET cancel_requested = 1 WHERE id = :id", id=task.id)
-                    asked += 1
-                elif task.ended_at is None:
-                    finish(tx, [(task, Move(state="cancelled", code="cancelled"))])
+            tasks = [task for task in _each(tx, ids) if task.ended_at is None]
+            running = [task.id for task in tasks if task.state == "leased"]
+            for id in running:
+                tx.change("UPDATE task SET cancel_requested = 1 WHERE id = :id", id=id)
+            idle = [task for task in tasks if task.state != "leased"]
+            finish(tx, [(task, Move(state="cancelled", code="cancelled")) for task in idle])
+            give_back(tx, idle)
             ring(tx)
-            return asked
+            return len(running)
 
         asked = await self._database.run(work)
         self._rung(())
@@ -251,9 +251,10 @@ class TaskDesk:
                 "{for_update}",
                 **values,
             )
-            for row in rows:
-                if (task := as_task(row)).ended_at is None:  # what needs it must not wait for ever
-                    finish(tx, [(task, Move(state="cancelled", code="customer_forgotten"))])
+            tasks = [task for task in map(as_task, rows) if task.ended_at is None]
+            # what needs them must not wait for ever
+            finish(tx, [(task, Move(state="cancelled", code="customer_forgotten")) for task in tasks])
+            give_back(tx, tasks)
             return _remove(tx, rows)
 
         removed = 0
