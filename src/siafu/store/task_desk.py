@@ -14,7 +14,8 @@ import msgspec
 from siafu.border.text import clean, preview
 from siafu.errors import InputError
 from siafu.store.database import Database, Transaction
-from siafu.store.task_records import BOUND, Move, Task, name_of
+from siafu.store.task_records import Move, Task, name_of
+from siafu.store.task_schema import NAME_IN_KEY
 from siafu.store.task_sql import ring
 from siafu.store.task_turns import give_back, line_up
 from siafu.store.tasks import as_task, finish
@@ -73,16 +74,20 @@ class TaskDesk:
 
     async def _named(self, text: str) -> list[Task]:
         """Two of the tasks at most that have this name."""
-        last = re.sub(r"([!%_])", r"!\1", clean(text).rpartition("/")[2])
-        wanted = "once LIKE :whole ESCAPE '!' OR once LIKE :bound ESCAPE '!'"
-        sql = f"SELECT id, once, run FROM task WHERE {wanted} ORDER BY id"
-        like = {"whole": f"%/{last}", "bound": f"%/{last}{BOUND}%"}
-        named = [
-            row["id"]
-            for row in await self._database.run(lambda tx: tx.rows(sql, **like))
-            if clean(text) in (name := name_of(row["once"], row["run"]), f"{row['run']}/{name}")
-        ]
-        return await self._rows("SELECT * FROM task WHERE id IN :ids ORDER BY id", ids=named[:2]) if named else []
+        wanted, words = clean(text), clean(text).split("/")
+        names = ["/".join(words[at:]) for at in range(len(words))]  # both runs and names may hold slashes
+
+        def work(tx: Transaction) -> list[str]:
+            name = NAME_IN_KEY[tx.dialect]
+            sql = f"SELECT id, once, run FROM task WHERE once IS NOT NULL AND ({name}) IN :names ORDER BY id"
+            return [
+                row["id"]
+                for row in tx.rows(sql, names=names)
+                if wanted in (found := name_of(row["once"], row["run"]), f"{row['run']}/{found}")
+            ]
+
+        ids = (await self._database.run(work))[:2]
+        return await self._rows("SELECT * FROM task WHERE id IN :ids ORDER BY id", ids=ids) if ids else []
 
     async def find(self, which: Which, *, limit: int, after: Task | None = None) -> list[Task]:
         """Tasks in the order in which they were accepted, from behind `after` on; None = from the first."""

@@ -64,7 +64,7 @@ def give_back(tx: Transaction, ended: Sequence[Task]) -> None:
     """
     lines = {(each.kind, each.priority, each.tenant) for each in ended if each.state == "ready"}
     for kind, priority, tenant in sorted(lines):  # everybody locks in this order
-        line = {"kind": kind, "priority": priority, "tenant": tenant}
+        line: dict[str, Any] = {"kind": kind, "priority": priority, "tenant": tenant}
         row = tx.row(f"SELECT last FROM task_turn WHERE {_LINE} {{for_update}}", **line)
         if row is None:
             continue
