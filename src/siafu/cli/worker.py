@@ -32,6 +32,14 @@ _PARENTS = ("processes", "json", "parent_pid", "kept")  # options that are the p
 STILL_LEASES, STILL_SECONDS = 2.0, 5.0  # without a beat, the longer of both, after which a process hangs
 CLOSING = 9.5  # seconds beyond the grace: for what is handed back to be written, and everything to be closed
 _log = logging.getLogger("siafu")
+Shop = typer.Option(
+    None,
+    "--database",
+    envvar="SIAFU_SHOP_DATABASE_URL",
+    show_default=False,
+    show_envvar=True,
+    help="The example shop's database. Default: shop.db in SIAFU_HOME or ./.siafu",
+)
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 
@@ -75,14 +83,7 @@ def worker(
     strong: str | None = typer.Option(None, "--strong", help="Model that sorts requests and answers delicate ones."),
     cheap: str | None = typer.Option(None, "--cheap", help="Model that answers most requests."),
     base_url: str | None = BaseUrl,
-    database: str | None = typer.Option(
-        None,
-        "--database",
-        envvar="SIAFU_SHOP_DATABASE_URL",
-        show_default=False,
-        show_envvar=True,
-        help="The example shop's database. Default: shop.db in SIAFU_HOME or ./.siafu",
-    ),
+    database: str | None = Shop,
     metrics: str | None = MetricsAt,
     log_format: LogForm = LogFormat,
     parent_pid: int | None = ParentPid,
