@@ -13,7 +13,9 @@ import typer
 
 from siafu.border.text import preview
 from siafu.cli.cost_tables import (
+    budgets_json,
     estimate_json,
+    print_budgets,
     print_estimate,
     print_report,
     print_what_if,
@@ -86,13 +88,15 @@ def report(
 ) -> None:
     """Add up what calls have cost."""
     from siafu.apps.costs.report import cost_report
+    from siafu.config.budgets import keys_today
     from siafu.config.settings import load
     from siafu.store.spending import DIMENSIONS
 
     wrong = [name for name in by if name not in DIMENSIONS]
     if wrong or len(set(by)) < len(by):
         raise InputError(f"--by is one of {', '.join(DIMENSIONS)}, each at most once, not {preview(' '.join(by), 60)}")
-    home = load(config=config).home
+    settings = load(config=config)
+    home, budgets = settings.home, keys_today(settings, time.time()) if "key" in by else {}
     since_at, until_at = _time(since, end=False), _time(until, end=True)
     files = list(dict.fromkeys(file for path in paths or [home] for file in _journals(path, home)))
     name = None if run is None else _the_run(run, home).name
@@ -103,9 +107,11 @@ def report(
     for why in found.unread:
         typer.echo(f"siafu: left out: {why}", err=True)
     if as_json:
-        print_json(report_json(found, by, since_at, until_at, expected))
+        told = report_json(found, by, since_at, until_at, expected)
+        print_json({**told, "budgets": budgets_json(budgets)} if budgets else told)
     else:
         print_report(found, by, expected)
+        print_budgets(budgets)
     raise typer.Exit(1 if found.unread else 0)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -48,6 +48,21 @@ def print_report(found: CostReport, by: Sequence[str], expected: Estimate | None
     if expected is not None:
         typer.echo("")
         print_comparison(expected, total, _interval(_all(total)))
+
+
+def print_budgets(budgets: Mapping[str, tuple[int, int]]) -> None:
+    """What is spent today of the budgets of keys, and those; nothing when there are none."""
+    if budgets:
+        typer.echo("\nbudgets of keys, today (UTC), all runs together")
+        rows = [[id, show_usd(spent), show_usd(budget)] for id, (spent, budget) in budgets.items()]
+        print_table(("key", "spent", "budget"), rows, numbers=1)
+
+
+def budgets_json(budgets: Mapping[str, tuple[int, int]]) -> list[dict[str, Any]]:
+    return [
+        {"key": id, "spent_today_usd": json_usd(spent), "budget_day_usd": json_usd(budget)}
+        for id, (spent, budget) in budgets.items()
+    ]
 
 
 def cache_text(sums: Sums) -> str:

@@ -227,14 +227,23 @@ def _record(key: ClientKey) -> dict[str, Any]:
 
 
 def _spent(settings: Settings, key: ClientKey) -> dict[str, Any]:
-    """What the ledger says; calls that run count as much as they may cost."""
+    """What the ledger of this home says; calls that run count as much as they may cost. Of a budget that servers share,
+    what all of them said.
+    """
     from siafu.border.money import json_usd
+    from siafu.config.budgets import spent_of_budgets
     from siafu.config.client_keys import LEDGER, RUN
+    from siafu.gateway.shared import client_budget_names
     from siafu.store.key_spending import charged_in
 
-    day = time.time() // 86_400 * 86_400
-    before, today = charged_in(settings.home / LEDGER, RUN, key.id, day)
-    return {"spent_today_usd": json_usd(today), "spent_total_usd": json_usd(before + today)}
+    now = time.time()
+    before, today = charged_in(settings.home / LEDGER, RUN, key.id, now // 86_400 * 86_400)
+    total = before + today
+    if settings.database_url is not None:
+        day_name, total_name = client_budget_names(now, key.id)
+        told = spent_of_budgets(settings, [day_name, total_name])
+        today, total = told.get(day_name, today), told.get(total_name, total)
+    return {"spent_today_usd": json_usd(today), "spent_total_usd": json_usd(total)}
 
 
 def _word(text: str, what: str) -> str:

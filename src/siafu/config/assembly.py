@@ -164,7 +164,7 @@ def check_prices(settings: Settings, plan: Plan, models: Collection[str]) -> Non
     if settings.upstreams:
         return
     own, budgets = settings.budgets, (plan.budget_pico, plan.per_item_pico)
-    limits = (*budgets, own.day, own.per_item, own.per_agent, *own.roles.values())
+    limits = (*budgets, own.day, own.per_item, own.per_agent, *own.roles.values(), *own.keys.values())
     if plan.allow_unpriced or all(each is None for each in limits):
         return
     prices, now = configured_prices(settings), SystemClock().wall()

@@ -9,7 +9,7 @@ from typing import Any
 
 from siafu.border.secrets import Secret
 from siafu.border.urls import in_clear_text
-from siafu.config.budgets import thrift
+from siafu.config.budgets import key_budgets, thrift
 from siafu.config.lines import located
 from siafu.config.mcp_servers import configured_server
 from siafu.config.sections import EndpointSettings, UpstreamSettings
@@ -78,6 +78,7 @@ def _redis(settings: Settings) -> None:
 
 def _steps(settings: Settings) -> Iterator[Callable[[], Any]]:
     yield partial(thrift, settings)
+    yield partial(key_budgets, settings)
     yield partial(_redis, settings)
     yield partial(settings.database, "")
     if not settings.upstreams and not settings.simulated:

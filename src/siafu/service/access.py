@@ -200,11 +200,6 @@ class KeyRing:
         return any(holder.limited for holder in self._holders.values())
 
     @property
-    def budgeted(self) -> bool:
-        """Whether any key has a budget."""
-        return any(holder.key.terms.has_budget for holder in self._holders.values())
-
-    @property
     def active(self) -> int:
         now = self._clock.wall()
         return sum(holder.key.state(now) == "active" for holder in self._holders.values())
