@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import difflib
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -68,6 +69,22 @@ def risks(settings: Settings) -> list[str]:
         url = address.reveal() if isinstance(address, Secret) else str(address or "")
         if advice := in_clear_text(url):
             found.append(f"{name} leads to another machine, perhaps without TLS: all travels in clear text: {advice}")
+    return found
+
+
+def strange_roles(settings: Settings, roles: Collection[str]) -> list[str]:
+    """Roles that settings name and no agent has, of those whose `roles` are known."""
+    named = [(f"budgets.roles.{role}", role) for role in settings.budgets.roles]
+    for section, rules in (("routes", settings.routes), ("reuse", settings.reuse)):
+        named += [(f"{section}[{number}].role", role) for number, own in enumerate(rules) for role in own.role or ()]
+    found = []
+    for place, role in named:
+        if role and role not in roles:
+            near = difflib.get_close_matches(role, roles, n=1)
+            advice = f"did you mean {near[0]}?" if near else f"there are {', '.join(roles)}"
+            found.append(
+                f"{place} holds for no agent of the support swarm, only for ones of your own programs: {advice}"
+            )
     return found
 
 
