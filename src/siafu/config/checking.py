@@ -13,7 +13,8 @@ from siafu.border.urls import in_clear_text
 from siafu.config.budgets import key_budgets, thrift
 from siafu.config.lines import located
 from siafu.config.mcp_servers import configured_server
-from siafu.config.sections import EndpointSettings, UpstreamSettings
+from siafu.config.reuse import ReuseSettings
+from siafu.config.sections import EndpointSettings, RouteSettings, UpstreamSettings
 from siafu.config.settings import Settings, given, load, resolved, secret_key, settings_file, sifted
 from siafu.config.upstreams import configured_ways, rule
 from siafu.config.webhooks import webhook
@@ -75,8 +76,9 @@ def risks(settings: Settings) -> list[str]:
 def strange_roles(settings: Settings, roles: Collection[str]) -> list[str]:
     """Roles that settings name and no agent has, of those whose `roles` are known."""
     named = [(f"budgets.roles.{role}", role) for role in settings.budgets.roles]
-    for section, rules in (("routes", settings.routes), ("reuse", settings.reuse)):
-        named += [(f"{section}[{number}].role", role) for number, own in enumerate(rules) for role in own.role or ()]
+    rules: dict[str, Sequence[RouteSettings | ReuseSettings]] = {"routes": settings.routes, "reuse": settings.reuse}
+    for section, each in rules.items():
+        named += [(f"{section}[{number}].role", role) for number, own in enumerate(each) for role in own.role or ()]
     found = []
     for place, role in named:
         if role and role not in roles:
