@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from siafu.apps.costs.guess import Guessing
     from siafu.apps.filerun.job import FileJob
     from siafu.config.settings import Settings
+    from siafu.store.spending import Work
 
 app = typer.Typer(
     help="What runs have cost, from their ledgers; what a file will cost; what a run would cost on other models.",
@@ -110,7 +111,7 @@ def report(
         told = report_json(found, by, since_at, until_at, expected)
         print_json({**told, "budgets": budgets_json(budgets)} if budgets else told)
     else:
-        print_report(found, by, expected)
+        print_report(found, by, expected, None if expected is None else _done(files, name))
         print_budgets(budgets)
     raise typer.Exit(1 if found.unread else 0)
 
@@ -246,6 +247,17 @@ def _the_run(wanted: str, home: Path) -> _Run:
         except StoreError:
             continue
     return _Run(wanted, None)
+
+
+def _done(journals: Iterable[Path], run: str | None) -> Work:
+    """What a run has done, or all runs in the journals. Raises: StoreError."""
+    from siafu.store.spending import Spending, Work
+
+    found = []
+    for path in journals:
+        with Spending(path) as ledger:
+            found += [ledger.work(each) for each in ledger.runs() if run in (None, each)]
+    return Work(tasks=sum(each.tasks for each in found), seconds=sum(each.seconds for each in found))
 
 
 def _journals(path: Path, home: Path) -> list[Path]:
