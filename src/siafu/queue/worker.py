@@ -124,13 +124,14 @@ class _Held:
         self.until = until
         self.why: Why = ""
         self.over = False
-        self.stopped = asyncio.Event()
+        self.stopped: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.task: asyncio.Task[None] | None = None
 
     def stop(self, why: Why) -> None:
         """Have the work stopped; the first reason counts."""
         self.why = self.why or why
-        self.stopped.set()
+        if not self.stopped.done():
+            self.stopped.set_result(None)
 
 
 class Worker:
@@ -317,14 +318,12 @@ class Worker:
                 return await self._handlers[lease.kind](lease, TaskJournal(self._store, lease))
 
         work = asyncio.create_task(perform())
-        stopped: asyncio.Task[Any] = asyncio.create_task(held.stopped.wait())
         alarm = None
         if lease.seconds_left is not None:
             alarm = asyncio.create_task(self._expire(held, lease.seconds_left))
         try:
-            await asyncio.wait({work, stopped}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({work, held.stopped}, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            stopped.cancel()
             if alarm is not None:
                 alarm.cancel()
         for _ in range(2):
@@ -341,16 +340,16 @@ class Worker:
     async def _end(self, held: _Held, verdict: Verdict) -> State | None:
         """Record it, and try again while the lease lasts. None: it is another's, or nobody can be told.
 
-        Its slot is free already. Whoever fills it is woken first and asks in the same turn of the loop, so one
+        Its slot is free already. Whoever fills it is woken first, and asks in the same turn of the loop: so one
         transaction ends this task and claims the next.
         """
+        held.over = True
+        self._news.set()
         while True:
-            held.over = True
-            self._news.set()
             try:
                 return await self._store.end(held.lease.id, held.lease.epoch, verdict)
             except StoreError as error:
-                held.over = False  # or it would hold more and more
+                held.over = False  # else it would come to hold more and more
                 self._unreachable(error)
                 if self._clock.now() >= held.until:
                     return None
