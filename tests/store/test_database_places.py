@@ -120,7 +120,7 @@ def test_connections_that_were_lost_since_are_replaced_unseen(
         with postgres.connect() as connection:
             mine = "datname = %s AND application_name = 'siafu'"
             connection.execute(
-                f"SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE {mine}",  # noqa: S608 - ours
+                f"SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE {mine}",
                 [database._engine.url.database],
             )
 

@@ -322,7 +322,8 @@ class Worker:
         if lease.seconds_left is not None:
             alarm = asyncio.create_task(self._expire(held, lease.seconds_left))
         try:
-            await asyncio.wait({work, held.stopped}, return_when=asyncio.FIRST_COMPLETED)
+            either: tuple[asyncio.Future[Any], ...] = work, held.stopped
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         finally:
             if alarm is not None:
                 alarm.cancel()
