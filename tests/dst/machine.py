@@ -46,17 +46,20 @@ class Machine:
 
     def run(self, latest: float) -> None:
         """Until `over`, or nothing can happen before `latest`."""
-        while not self.over:
-            ready = [process for process in self.processes if process.ready and process.awake]
-            if ready:
-                ready[int(self.rng.random() * len(ready)) if len(ready) > 1 else 0].step()
-                self.steps += 1
-                self.stepped()
-            elif self._events and self._events[0][0] <= latest:
-                self.now, _, _, what = heapq.heappop(self._events)
-                what()
-            else:
-                return
+        try:
+            while not self.over:
+                ready = [process for process in self.processes if process.ready and process.awake]
+                if ready:
+                    ready[int(self.rng.random() * len(ready)) if len(ready) > 1 else 0].step()
+                    self.steps += 1
+                    self.stepped()
+                elif self._events and self._events[0][0] <= latest:
+                    self.now, _, _, what = heapq.heappop(self._events)
+                    what()
+                else:
+                    return
+        finally:
+            asyncio._set_running_loop(None)
 
 
 class Process:
@@ -88,10 +91,7 @@ class Process:
         handle = self.ready.popleft()
         if not handle.cancelled():
             asyncio._set_running_loop(self._loop)
-            try:
-                handle._run()
-            finally:
-                asyncio._set_running_loop(None)
+            handle._run()
 
     # ---- what may happen to it ----------------------------------------------------------------------------------
 

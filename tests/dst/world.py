@@ -184,7 +184,6 @@ class World:
             self.machine.run(self.machine.now + 10.0)
             if not any(process.tasks for process in self.machine.processes):
                 break
-        self.disk.db.close()
 
     def _number(self, what: str) -> int:
         self._numbers[what] += 1
