@@ -82,11 +82,12 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 class Tally(msgspec.Struct):
     """What a worker has done. claimed: deliveries. fenced: tasks whose lease was another's when they left its hands.
-    halt: why it ended by itself; None = it did not.
+    cut: tasks that had not ended when it did. halt: why it ended by itself; None = it did not.
     """
 
     claimed: int = 0
     fenced: int = 0
+    cut: int = 0
     halt: Halt | None = None
     _counted: Counter[State] = msgspec.field(default_factory=Counter)
     _open: dict[str, State] = msgspec.field(default_factory=dict)
@@ -405,6 +406,7 @@ class Worker:
         while self._held and not stops.hurry.is_set() and (left := ends - self._clock.now()) > 0:
             self._news.clear()
             await self._wait(left)
+        self.tally.cut = len(self._held)
         await self._give_up("drain", HURRY if stops.hurry.is_set() else 3 * PUT_DOWN)
 
     async def _give_up(self, why: Why, seconds: float) -> None:

@@ -40,7 +40,7 @@ from siafu.store.task_records import (
     move,
 )
 from siafu.store.task_sql import MOST_ROWS, as_json, now, parts, ring
-from siafu.store.task_turns import line_up
+from siafu.store.task_turns import give_back, line_up
 from siafu.store.together import Together
 
 MOST_MESSAGE = 2_000  # characters
@@ -273,6 +273,7 @@ def sweep(tx: Transaction) -> int:
     too_late = Move(state="expired", code="deadline_reached", message="not done before its deadline")
     ending = [(task, too_late) for task in locked(tx, late, at=at)]
     finish(tx, ending)
+    give_back(tx, [task for task, _ in ending])
     due = tx.rows(
         "WITH due AS MATERIALIZED (SELECT id FROM task WHERE state = 'waiting' AND ready_at <= :at ORDER BY ready_at "
         "LIMIT 1000 {for_update} {skip_locked}) UPDATE task SET state = 'ready' WHERE id IN (SELECT id FROM due) "
