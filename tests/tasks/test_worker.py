@@ -99,6 +99,36 @@ async def test_it_fills_its_slots_and_no_more_and_ends_when_nothing_is_left(site
     assert (tally.claimed, tally.left, tally.fenced, most) == (30, Counter(succeeded=30), 0, 4)
 
 
+async def test_a_task_is_claimed_in_the_transaction_that_ends_the_one_before(site: Site) -> None:
+    await site.house.added(*(new() for _ in range(20)))
+    before = site.house.store.together.commits
+    run = site.work(quick, slots=1, lease=SECONDS, poll=SECONDS)
+    await site.until("succeeded", 20)
+    site.stops.signal()
+    await run
+    assert site.house.store.together.commits - before < 20 + 10, "apart, they are 40"
+
+
+async def test_what_cannot_be_recorded_keeps_its_slot(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    tries: Counter[str] = Counter()
+
+    async def refused(task: str, epoch: int, verdict: object) -> State:
+        tries[task] += 1
+        await asyncio.sleep(0.01)
+        raise StoreError("away")
+
+    await site.house.added(*(new() for _ in range(12)))
+    with monkeypatch.context() as patch:
+        patch.setattr(site.house.store, "end", refused)
+        run = site.work(quick, slots=2, until_empty=True)
+        async with asyncio.timeout(SECONDS):
+            while min(tries.values(), default=0) < 4:
+                await asyncio.sleep(0.02)
+        assert len(tries) == 4, "two, and two that were claimed before anything was known of that"
+        assert (site.workers[0].busy, await site.house.states()) == (4, {"leased": 4, "ready": 8})
+    assert (await run).left == Counter(succeeded=12)
+
+
 async def test_f37_a_task_that_lasts_longer_than_the_lease_is_done_once(site: Site) -> None:
     begun: list[str] = []
 

@@ -10,6 +10,7 @@ from siafu.observe.events import Event, LaneClosed, LaneOpened
 
 QUIET_SECONDS = 60.0  # between two notes about one upstream that comes and goes
 _OUT = {
+    "budget_reached": "the budget of its key is used up for today (UTC), or too little for some calls",
     "access_refused": "its key is refused; left out until the key is changed",
     "quota_exhausted": "no credit or quota left; it is asked again now and then, until it goes on",
 }
