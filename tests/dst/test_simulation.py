@@ -164,7 +164,7 @@ def told_first(claim: Callable[..., Any]) -> Callable[..., Any]:
     async def mutant(self: WebhookQueue, *asked: Any) -> Any:
         found = await claim(self, *asked)
         for each in found:
-            await self.done(each.id)
+            await self.done(each.id, 200)
         return found
 
     return mutant

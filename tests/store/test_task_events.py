@@ -163,6 +163,7 @@ async def test_deliveries_are_made_once_and_held_until_taken(house: House) -> No
     (lapsed,) = await queue.claim(name, 5, 60.0)  # whoever had it has died
     assert (lapsed.id, lapsed.attempts) == (delivery.id, 3)
     await queue.done(delivery.id, 204)
+    await queue.failed(delivery.id, "reset", 0.0, status=None)  # by the one who was thought dead
     assert await queue.claim(name, 5, 0.0) == []
     (told,) = await queue.told(id)
     assert (told.state, told.status, told.said, told.next_at) == ("sent", 204, "", None)
