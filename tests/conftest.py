@@ -9,6 +9,8 @@ from collections.abc import Generator
 
 import pytest
 
+import births
+
 pytest_plugins = ["services"]
 
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # started in the background by a shell: programs would inherit it
@@ -17,9 +19,15 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # started in the backgrou
 # Hundreds of processes are started here. Where an environment forbids bytecode, each would compile all of siafu again.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+births.install()
 
 # test id prefix -> why it may be skipped in CI. Everything else that skips there is a failure.
 ALLOWED_SKIPS: dict[str, str] = {}
+
+
+def pytest_unconfigure() -> None:
+    if births.mother.cache_info().currsize:
+        births.mother().end()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -66,7 +66,7 @@ def crew(folder: Path, sim: Sim, *words: str) -> Iterator[Crew]:
 
 @pytest.mark.kill
 def test_g8_a_worker_process_that_dies_is_started_again_and_none_outlives_its_parent(tmp_path: Path, slow: Sim) -> None:
-    with crew(tmp_path, slow, "--grace", "0.5", "--lease", "1") as found:
+    with crew(tmp_path, slow, "--grace", "0.5", "--lease", "10") as found:
         first = children(found.parent.pid)
         seen = found.workers("--here")
         assert {worker["pid"] for worker in seen} == first and len(first) == 2
