@@ -34,7 +34,7 @@ def descriptors() -> set[str]:
     return found
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 10.0) -> bool:
+def wait_until(condition: Callable[[], bool], seconds: float = 60.0) -> bool:
     """True as soon as `condition` holds, False when it does not within `seconds`. Blocks."""
     deadline = time.monotonic() + seconds
     while not condition():
