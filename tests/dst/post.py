@@ -27,7 +27,7 @@ PAUSES = tuple(0.3 * number for number in range(1, 1 + len(ALL_PAUSES)))
 COLUMNS: dict[str, Sequence[str]] = {
     "webhook": ("name", "place"),
     "task_event": ("id", "task", "what"),
-    "webhook_delivery": ("id", "place", "attempts", "next_at"),
+    "webhook_delivery": ("id", "place", "attempts", "next_at", "told_at"),
 }
 _SECRET = Secret("whsec_" + base64.b64encode(bytes(24)).decode())
 
@@ -39,14 +39,15 @@ class Post:
         self._machine, self._watch, self._clock = machine, watch, clock
         self._begun: int | None = None
         self._ends: dict[int, str] = {}  # by place: the task that ended
-        self._deliveries: dict[str, tuple[int, int, float | None]] = {}  # by id: place, attempts and when it is due
+        # of what was not taken in, by id: place, attempts and when it is due
+        self._deliveries: dict[str, tuple[int, int, float | None]] = {}
         self._places: dict[str, int] = {}
         self._told: dict[int, set[str]] = defaultdict(set)  # by place: the ids under which it was told
         watch.tables |= {
             "webhook": self._moves,
             "task_event": self._happens,
             "webhook_delivery": self._delivery,
-            "-webhook_delivery": lambda id, *_: self._deliveries.pop(id),
+            "-webhook_delivery": lambda id, *_: self._deliveries.pop(id, None),
         }
 
     async def run(self, process: Process, database: Database) -> None:
@@ -82,7 +83,12 @@ class Post:
         if self._begun is not None and place > self._begun and what in TERMINAL:
             self._ends[place] = task
 
-    def _delivery(self, id: str, place: int, attempts: int, due: float | None) -> None:
+    def _delivery(self, id: str, place: int, attempts: int, due: float | None, told_at: float | None) -> None:
+        if told_at is not None:
+            if due is not None:
+                self._watch.wrong(f"the end of {self._ends[place]} was told, and is to be told again")
+            self._deliveries.pop(id, None)
+            return
         _, before, was_due = self._deliveries.get(id, (place, 0, None))
         if attempts > before and (was_due is None or due is None or was_due > due - CLAIM + 0.002):
             self._watch.wrong(f"the end of {self._ends[place]} was taken while another had it")

@@ -170,9 +170,10 @@ MIGRATIONS: tuple[str, ...] = (
     """,
 )
 
-# The indexes of a run that goes on.
+# The indexes of a run that goes on, or whose ledger is read by task in its first session.
+ATTEMPTS_BY_TASK = "CREATE INDEX IF NOT EXISTS attempt_of_task ON attempt (run, task)"
 LOOKUPS = (
-    "CREATE INDEX IF NOT EXISTS attempt_of_task ON attempt (run, task)",
+    ATTEMPTS_BY_TASK,
     "CREATE INDEX IF NOT EXISTS journal_of_task ON journal (run, task)",
 )
 
