@@ -136,42 +136,46 @@ async def test_call_returns_the_value(writer: Writer) -> None:
 
 
 @settings(max_examples=30, deadline=None)
-@given(st.lists(st.tuples(st.sampled_from("ipcd"), st.integers(0, 5)), max_size=40))
+@given(st.lists(st.tuples(st.sampled_from("ipcs"), st.integers(0, 5)), max_size=40))
 def test_the_outcome_is_that_of_one_operation_after_the_other(script: list[tuple[str, int]]) -> None:
-    """i: insert awaited, p: insert posted, c: a callable that adds 10 to a row, d: delete."""
-    model: set[int] = set()
+    """i: insert awaited, p: insert posted, c: a callable that adds 10 to a row, s: settle a row inserted before."""
+    model: dict[int, int] = {}
     db = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
-    db.execute("CREATE TABLE number (n INTEGER PRIMARY KEY) STRICT")
+    db.execute("CREATE TABLE number (n INTEGER PRIMARY KEY, settled INTEGER NOT NULL DEFAULT 0) STRICT")
     writer = Writer(db, "memory")
+    insert = "INSERT OR IGNORE INTO number (n) VALUES (?)"
 
     def move(n: int) -> Callable[[sqlite3.Connection], Any]:
         return lambda db: db.execute("UPDATE OR IGNORE number SET n = n + 10 WHERE n = ?", (n,))
 
-    async def play() -> list[tuple[int]]:
+    async def play() -> list[tuple[int, int]]:
         waiting = []
+        inserted = set()
         for kind, n in script:
             if kind == "p":
                 await asyncio.sleep(0)  # let those asked for before queue first
-                writer.post("INSERT OR IGNORE INTO number (n) VALUES (?)", (n,))
+                writer.post(insert, (n,))
             elif kind == "i":
-                waiting.append(asyncio.create_task(writer.write("INSERT OR IGNORE INTO number (n) VALUES (?)", (n,))))
-            elif kind == "d":
-                waiting.append(asyncio.create_task(writer.write("DELETE FROM number WHERE n = ?", (n,))))
-            else:
+                waiting.append(asyncio.create_task(writer.write(insert, (n,))))
+            elif kind == "c":
                 waiting.append(asyncio.create_task(writer.call(move(n))))
+            elif n in inserted:
+                waiting.append(asyncio.create_task(writer.write("UPDATE number SET settled = 1 WHERE n = ?", (n,))))
+            if kind in "ip":
+                inserted.add(n)
         await asyncio.gather(*waiting)
-        return await writer.call(lambda db: db.execute("SELECT n FROM number").fetchall())
+        return await writer.call(lambda db: db.execute("SELECT n, settled FROM number").fetchall())
 
     for kind, n in script:
         if kind in "ip":
-            model.add(n)
-        elif kind == "d":
-            model.discard(n)
-        elif n in model and n + 10 not in model:
-            model = (model - {n}) | {n + 10}
+            model.setdefault(n, 0)
+        elif kind == "s" and n in model:
+            model[n] = 1
+        elif kind == "c" and n in model and n + 10 not in model:
+            model[n + 10] = model.pop(n)
     found = asyncio.run(play())
     writer.close()
-    assert {n for (n,) in found} == model
+    assert dict(found) == model
 
 
 async def test_over_the_maximum_callers_wait_and_nothing_is_lost(tmp_path: Path) -> None:

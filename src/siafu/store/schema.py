@@ -149,6 +149,32 @@ MIGRATIONS: tuple[str, ...] = (
     ALTER TABLE leaner RENAME TO attempt;
     CREATE INDEX attempt_of_task ON attempt (run, task);
     """,
+    # The journal as a log: an entry that comes again stands after the one that it replaces. What is looked up by task
+    # only when a run goes on has its index from then on (`LOOKUPS`): a third of what a commit wrote was indexes.
+    """
+    CREATE TABLE log (
+        id INTEGER PRIMARY KEY,
+        run INTEGER NOT NULL REFERENCES run ON DELETE CASCADE,
+        task TEXT NOT NULL,
+        path TEXT NOT NULL,
+        seq INTEGER NOT NULL,
+        kind TEXT NOT NULL,
+        fingerprint TEXT NOT NULL,
+        outcome BLOB NOT NULL,
+        usd_pico INTEGER
+    ) STRICT;
+    INSERT INTO log SELECT NULL, * FROM journal;
+    DROP TABLE journal;
+    ALTER TABLE log RENAME TO journal;
+    DROP INDEX attempt_of_task;
+    """,
+)
+
+# The indexes of a run that goes on, or whose ledger is read by task in its first session.
+ATTEMPTS_BY_TASK = "CREATE INDEX IF NOT EXISTS attempt_of_task ON attempt (run, task)"
+LOOKUPS = (
+    ATTEMPTS_BY_TASK,
+    "CREATE INDEX IF NOT EXISTS journal_of_task ON journal (run, task)",
 )
 
 # What lets a reader take a file that no run has brought up to date for one of this version: by the file's version.
@@ -156,6 +182,7 @@ _SEEN: dict[int, str] = {
     1: "CREATE TEMP VIEW attempt AS SELECT *, '' AS key, '' AS bucket, 0 AS saved_pico FROM main.attempt",
     2: "CREATE TEMP VIEW attempt AS SELECT *, 0 AS saved_pico FROM main.attempt",
     3: "",  # reads like this version
+    4: "",
 }
 
 

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from operator import attrgetter
 
 from siafu.store.records import AttemptOpened, AttemptSettled, Claimed, ItemRecord, JournalEntry, RunState
+from siafu.store.schema import LOOKUPS
 
 ITEM = ItemRecord.__struct_fields__
 ENTRY = JournalEntry.__struct_fields__
@@ -32,11 +33,12 @@ def _replacing(columns: Sequence[str]) -> str:
 
 OPEN = _insert("attempt", ("id", "run", *OPENED))
 SETTLE = f"UPDATE attempt SET {', '.join(f'{name} = ?' for name in SETTLED)} WHERE id = ? AND outcome IS NULL"
-APPEND = _insert("journal", ("run", "task", *ENTRY)) + (
-    f" ON CONFLICT (run, task, path, seq) DO UPDATE SET {_replacing(ENTRY[2:])}"
-)
+APPEND = _insert("journal", ("run", "task", *ENTRY))
 RECORD = _insert("item", ("run", "session", *ITEM)) + f" ON CONFLICT (run, key) DO UPDATE SET {_replacing(ITEM[1:])}"
-ENTRIES = f"SELECT {', '.join(ENTRY)} FROM journal WHERE run = ? AND task = ? ORDER BY path, seq"
+# SQLite takes the other columns from the row of the maximum.
+ENTRIES = f"""
+SELECT {", ".join(ENTRY)}, MAX(id) FROM journal WHERE run = ? AND task = ? GROUP BY path, seq ORDER BY path, seq
+"""
 SPENT_ON = "SELECT agent, COALESCE(SUM(usd_pico), 0) FROM attempt WHERE run = ? AND task = ? GROUP BY agent"
 KNOWN = f"SELECT session, {', '.join(ITEM)} FROM item WHERE run = ? AND key = ?"
 JOURNALED = "SELECT EXISTS (SELECT 1 FROM journal WHERE run = ? AND task = ?)"
@@ -58,6 +60,9 @@ def begin(db: sqlite3.Connection, *, name: str, work_print: str, now: float) -> 
         "INSERT INTO session (run, session, pid, work_print, began_at) VALUES (?, ?, ?, ?, ?)",
         (run, session, os.getpid(), work_print, now),
     )
+    if session > 1:
+        for index in LOOKUPS:
+            db.execute(index)
     in_flight, in_flight_pico = db.execute(
         "SELECT COUNT(*), COALESCE(SUM(reserved_pico), 0) FROM attempt WHERE run = ? AND outcome IS NULL", (run,)
     ).fetchone()
@@ -95,7 +100,7 @@ def claim(db: sqlite3.Connection, *, run: int, session: int, items: Sequence[tup
     claimed = []
     for key, input_print in items:
         known = db.execute(KNOWN, (run, key)).fetchone()
-        (journaled,) = db.execute(JOURNALED, (run, key)).fetchone()
+        journaled = session > 1 and db.execute(JOURNALED, (run, key)).fetchone()[0]
         db.execute(CLAIM, (run, session, key, input_print))
         found = dict(zip(ITEM, known[1:], strict=True)) if known else {}
         claimed.append(

@@ -173,7 +173,7 @@ class SqliteJournal:
     async def entries(self, task: str) -> list[JournalEntry]:
         def query(db: sqlite3.Connection) -> list[JournalEntry]:
             rows = db.execute(sql.ENTRIES, (self._run.id, task)).fetchall()
-            return [JournalEntry(**dict(zip(sql.ENTRY, row, strict=True))) for row in rows]
+            return [JournalEntry(**dict(zip(sql.ENTRY, row, strict=False))) for row in rows]
 
         return await self._store.read(query)
 
