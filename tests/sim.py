@@ -47,7 +47,7 @@ class Sim:
         self.control("POST", "faults", {"rules": list(rules)} | ({} if rates is None else {"rates": rates}))
 
     def set_limits(self, **limits: float | None) -> None:
-        """Change rpm, tpm, max_concurrency, burst."""
+        """Change rpm, tpm, max_concurrency, slots, burst."""
         self.control("POST", "limits", limits)
 
     def reset(self) -> None:

@@ -23,7 +23,7 @@
     │   ├── AccessRefused            401, 403: the key is wrong for this endpoint; exit 2
     │   ├── QuotaExhausted           no credit left; waiting does not help; exit 3
     │   └── UnpricedModel            a USD budget is set and the model has no price; exit 2
-    ├── BudgetReached                the next call could exceed the budget of the run, day or role; exit 3
+    ├── BudgetReached                the next call could exceed the budget of the run, the day or a key; exit 3
     ├── Paused                       whoever runs the work wants no further call for now
     ├── ItemBudgetReached            it could exceed the item's or the agent's own; that item fails, others go on
     ├── DeadlineReached              the time given to the item, run or call is over
@@ -226,7 +226,9 @@ class UnpricedModel(ModelError):
 
 
 class BudgetReached(SiafuError):
-    """`budget`: which one: run, day or role. `needs_pico`: what the next call could cost, in pico-dollars."""
+    """`budget`: which one: run, day, role, key (of an upstream) or client (key of `siafu serve`). `needs_pico`: what
+    the next call could cost, in pico-dollars.
+    """
 
     code = "budget_reached"
     exit_code = 3

@@ -1,14 +1,13 @@
 """A process that works on batches with a slow endpoint, to be killed: `child.py FOLDER [forget]`.
 
 What it finds undone it goes on with: it stores FOLDER/in.jsonl unless there is a file, asks for a batch unless there is
-one, and prints that batch once it has ended. Each call leaves a line in FOLDER/asked before it is answered. forget: the
-journals and outputs of earlier processes are thrown away first, for the control.
+one, and prints that batch once it has ended. forget: the journals and outputs of earlier processes are thrown away
+first, for the control.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
 import sys
 import time
 from pathlib import Path
@@ -18,15 +17,15 @@ import msgspec
 from siafu.apps.batches.desk import BatchDesk, Rules
 from siafu.apps.batches.life import House
 from siafu.apps.batches.shelf import Shelf
-from siafu.gateway.chat import ChatRequest
-from siafu.gateway.scripted import Scripted
-from siafu.observe.calls import CallContext
 from siafu.pace.clock import SystemClock
 from siafu.store.batch_records import BATCH, OPEN, Batch, new_id
 from siafu.store.batches import MIGRATIONS, SCHEMA, BatchStore
 from siafu.store.client_keys import KeyTerms
 from siafu.store.database import Database
 from siafu.swarm.results import MapError
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from asked import counting
 
 CONCURRENCY = 10
 
@@ -69,20 +68,12 @@ async def asked_for(desk: BatchDesk, file: str) -> Batch:
 
 
 async def main(folder: Path, data: bytes) -> None:
-    log = os.open(folder / "asked", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-
-    async def slow(request: ChatRequest, context: CallContext) -> str:
-        text = str(request.messages[-1]["content"])
-        os.write(log, f"{text}\n".encode())
-        await asyncio.sleep(0.01)
-        return f"답 {text}"
-
     shelf = Shelf(folder / "home")
     database = Database(folder / "home" / "files.db", MIGRATIONS, what="files", schema=SCHEMA)
     house = House(
         shelf=shelf,
         store=BatchStore(database),
-        endpoint=Scripted(slow),
+        endpoint=counting(folder),
         clock=SystemClock(),
         own="siafu/",
         concurrency=CONCURRENCY,

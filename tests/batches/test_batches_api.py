@@ -36,7 +36,7 @@ from siafu.service.shapes import read_body
 from siafu.service.stored_records import CreateBatch
 from siafu.store.batch_records import BATCH, Batch, new_id
 
-from .front import echo, front, line, lines
+from .front import Client, echo, front, line, lines
 
 
 async def test_a_batch_from_its_upload_to_its_output(tmp_path: Path) -> None:
@@ -83,6 +83,15 @@ class Gate:
         finally:
             self.at_once -= 1
         return PlainReply(say(f"답 {self.asked[-1]}"), ReplyHead(upstream="behind"))
+
+
+async def stopped(client: Client, gate: Gate) -> None:
+    """Stop the server while lines are in flight, which get their answers then."""
+    client.served.stops.asked.set()
+    await asyncio.sleep(0)
+    gate.go.set()
+    assert client.served.ended is not None
+    await client.served.ended
 
 
 SURROGATE = rb'{"custom_id":"\ud83d","body":{"model":"m","messages":[{"role":"user","content":"\ud83d"}]}}'
@@ -413,11 +422,7 @@ async def test_a_server_that_is_stopped_lets_lines_end_and_the_next_one_asks_non
     async with front(tmp_path, gate, limits={"concurrency": 3}) as client:
         id = await client.begun(lines(*map(str, range(9))))
         await until(lambda: gate.at_once == 3)
-        client.served.stops.asked.set()
-        await asyncio.sleep(0)
-        gate.go.set()
-        assert client.served.ended is not None
-        await client.served.ended
+        await stopped(client, gate)
     assert (len(gate.asked), gate.given_up) == (3, 0)
     async with front(tmp_path, gate) as client:
         batch = await client.ended(id)
@@ -433,11 +438,7 @@ async def test_an_input_that_another_program_changed_is_not_run(
     async with front(tmp_path, gate, limits={"concurrency": 1}) as client:
         id = await client.begun(lines("a", "b"))
         await until(lambda: gate.at_once == 1)
-        client.served.stops.asked.set()
-        await asyncio.sleep(0)
-        gate.go.set()
-        assert client.served.ended is not None
-        await client.served.ended
+        await stopped(client, gate)
     (changed,) = (tmp_path / "home" / "batches" / id).glob("input.jsonl")
     changed.write_bytes(line("a", "other") + line("b"))
     async with front(tmp_path, gate) as client:

@@ -7,6 +7,7 @@ import os
 import threading
 import time
 import tracemalloc
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -153,6 +154,24 @@ async def test_who_uploads_too_slowly_or_leaves_leaves_nothing(tmp_path: Path, m
         sending.cancel()
         await until(lambda: stored(tmp_path) == [])
         assert (await client.upload(lines("a")))[0] == 200
+
+
+async def test_sec2_a_file_that_came_in_under_a_key_that_was_revoked_meanwhile_is_not_kept(tmp_path: Path) -> None:
+    async with front(tmp_path) as client:
+        owner = await client.with_key()
+        body, ring = form(PURPOSE, DATA), client.served.ring
+
+        async def slowly() -> AsyncIterator[bytes]:
+            yield body["data"][:-30]
+            await until(lambda: client.desk._uploads.total() == 1)
+            (key,) = await client.served.parts.keys.all()
+            await client.served.parts.keys.revoke(key.id)
+            await ring.refresh()
+            yield body["data"][-30:]
+
+        status, told = await owner.ask("POST", "/v1/files", data=slowly(), headers=body["headers"])
+        assert (status, told["error"]["code"]) == (401, "invalid_api_key")
+        assert stored(tmp_path) == []
 
 
 async def test_an_upload_needs_little_memory(tmp_path: Path) -> None:

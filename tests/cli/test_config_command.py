@@ -3,6 +3,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from siafu.config.assembly import notices
+from siafu.config.settings import load
+
 from .front import siafu
 
 KEY = "sk-test-0123456789abcdefghij"
@@ -57,6 +60,20 @@ def test_check_looks_at_what_the_file_names(tmp_path: Path) -> None:
     file.write_text('[upstreams.a]\nbase_url = "https://a.example/v1"\napi_key = "env:A"\n')
     done = siafu(tmp_path, "config", "check", A=KEY)
     assert (done.returncode, done.stdout, done.stderr) == (0, "siafu.toml: nothing wrong\n", "")
+
+
+def test_a_role_that_no_agent_has_is_warned_of_where_the_roles_are_known(tmp_path: Path) -> None:
+    (tmp_path / "siafu.toml").write_text(
+        'reuse = [{ seconds = 5, role = ["classify", "x"] }]\n[budgets]\nroles = { refnd = "5 USD" }\n'
+    )
+    alone = "holds for no agent of the support swarm, only for ones of your own programs"
+    told = f"budgets.roles.refnd {alone}: did you mean refund?"
+    done = siafu(tmp_path, "config", "check")
+    assert (done.returncode, done.stdout) == (0, "siafu.toml: nothing wrong\n")
+    first, second = done.stderr.splitlines()
+    assert first == f"warning: {told}" and second.startswith(f"warning: reuse[0].role {alone}: there are classify, ")
+    settings = load(config=tmp_path / "siafu.toml", environ={})
+    assert told in notices(settings) and told not in notices(settings, roles=())  # as of a map or a batch
 
 
 def test_show_says_what_counts_and_why(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import subprocess
 from collections.abc import Iterator
@@ -73,7 +74,11 @@ def test_from_an_estimate_to_a_run_to_what_if(tmp_path: Path) -> None:
     )
     assert told(siafu(tmp_path, "cost", "report", "--until", "2020-01-01", "--json"))["groups"] == []
     status = siafu(tmp_path, "batch", "status", "out.jsonl")
-    assert "estimated   so far" in status.stdout and told(run(tmp_path))["usd"] == ran["usd"]
+    agents, minutes = (
+        re.search(rf"^{name} +(\S+) +(\S+)$", status.stdout, re.MULTILINE) for name in ("agents", "minutes")
+    )
+    assert agents and agents.groups() == ("6", "6") and minutes and float(minutes[2]) < 5
+    assert told(run(tmp_path))["usd"] == ran["usd"]
     after = told(siafu(tmp_path, "cost", "estimate", "in.jsonl", "--json"))
     assert after["measured_in"] == [ran["run"]] and after["usd"] == ran["usd"]
     other = told(siafu(tmp_path, "cost", "what-if", "--run", "out.jsonl", "--models", "모델,dear,nono", "--json"))

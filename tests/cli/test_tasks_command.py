@@ -155,6 +155,15 @@ def test_strict_takes_a_file_whole_or_not_at_all(run: Run, tmp_path: Path) -> No
     write(tmp_path / "d.jsonl", [kim | {"id": "d"}, rows[2]])
     assert run("submit", "support", "d.jsonl", "--strict")[0] == 2
     assert len(lines(run, "tasks", "list")) == 2
+    told(run, "tasks", "cancel", "--run", "support")
+    write(tmp_path / "e.jsonl", [*rows[:2], kim | {"id": "e", "needs": ["a"]}])  # "b" was there before "a" failed
+    code, _, err = run("submit", "support", "e.jsonl", "--strict")
+    assert code == 2 and "1 line cannot be used" in err and "line 3: it needs the task" in err
+    write(tmp_path / "f.jsonl", [kim | {"id": "f"}])
+    code, _, err = run("submit", "support", "f.jsonl", "--strict", "--needs", "a")
+    assert code == 2 and "which did not succeed" in err
+    told(run, "tasks", "retry", "support/a")
+    assert told(run, "submit", "support", "e.jsonl", "--strict")["accepted"] == 1
 
 
 def test_what_people_do_about_tasks(run: Run, tmp_path: Path) -> None:
@@ -301,12 +310,18 @@ def test_waiting_is_told_in_words() -> None:
     assert _next_step({}, {}).startswith("nothing was there to do")
 
 
-def test_a_worker_names_the_next_step(run: Run, tmp_path: Path) -> None:
+def test_a_worker_says_when_it_waits_for_the_endpoint_and_names_the_next_step(
+    run: Run, tmp_path: Path, sim: Sim
+) -> None:
     assert "siafu submit support FILE" in run("worker", "--until-empty")[2]
     write(tmp_path / "a.jsonl", REQUESTS[:2])
+    (tmp_path / "siafu.toml").write_text("[patience]\nquota_probe_seconds = 0.1\n")
     told(run, "submit", "support", "a.jsonl")
+    sim.set_faults({"kind": "quota", "times": 2})
     code, out, err = run("worker", "--until-empty", "--poll", "0.05", "--min", "1", "--max", "4")
     assert (code, out) == (0, "2 tasks: 2 succeeded\n")
+    assert err.count("siafu: default: no credit or quota left; it is asked again now and then, until it goes on\n") == 1
+    assert err.count("siafu: default answers again\n") == 1
     assert "1 to 4 slots" in err and err.endswith("to see what came of them: siafu tasks list\n")
 
 

@@ -43,6 +43,12 @@ def made(**sections: Any) -> Settings:
         ),
         ({"budgets": {"day": "1 USD"}}, {"budgets": {"day": "2 USD"}}, "from now on budgets.day = 2 USD"),
         ({}, {"budgets": {"day": "2 USD"}}, "after a new start budgets.day"),
+        (
+            {"budgets": {"roles": {"a": "1 USD"}, "keys": {"default#1": "1 USD"}}},
+            {"budgets": {"roles": {"a": "2 USD"}, "keys": {"default#1": "3 USD"}}},
+            "from now on budgets.roles, budgets.keys",
+        ),
+        ({}, {"budgets": {"keys": {"default#1": "3 USD"}}}, "after a new start budgets.keys"),
         ({"budgets": {"day": "2 USD"}}, {}, "after a new start budgets.day"),
         ({}, {"budgets": {"soft": 0.5, "cheaper": {"a": "b"}}}, "from now on budgets.soft = 0.5, budgets.cheaper"),
         ({}, {"budgets": {"per_item": "1 USD"}}, "after a new start budgets.per_item"),

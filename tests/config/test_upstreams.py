@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from siafu.config.budgets import key_budgets
+from siafu.config.checking import problems
 from siafu.config.settings import Settings, load
 from siafu.config.upstreams import configured_ways, rules
 from siafu.errors import ConfigError
@@ -85,13 +87,22 @@ def test_routes_become_rules_in_their_order(tmp_path: Path) -> None:
 
 
 def test_an_address_of_ours_stands_for_all_of_them(tmp_path: Path) -> None:
-    one = settings(tmp_path, SIAFU_BASE_URL="http://127.0.0.1:9/v1")
+    budgets = '[budgets]\nkeys = { "seoul#2" = "1 USD", "default#1" = "2 USD" }\n'
+    one = settings(tmp_path, FILE + budgets, SIAFU_BASE_URL="http://127.0.0.1:9/v1")
+    assert key_budgets(one) == {"default#1": 2 * 10**12}
     assert [way.upstream.base_url for way in configured_ways(one)] == ["http://127.0.0.1:9/v1"] and rules(one) == []
     file = tmp_path / "siafu.toml"
     by_flag = load(config=file, flags={"endpoint.base_url": "http://127.0.0.1:9/v1"}, environ={})
     assert not by_flag.upstreams
     by_others = load(config=file, environ={"OPENAI_BASE_URL": "http://127.0.0.1:9/v1"})
     assert list(by_others.upstreams) == ["seoul", "azure"]
+
+
+def test_a_budget_is_of_a_key_that_is_there(tmp_path: Path) -> None:
+    wrong = FILE + '[budgets]\nkeys = { "soeul#1" = "1 USD" }\n'
+    with pytest.raises(ConfigError, match=r"budgets.keys names 'soeul#1'.*did you mean 'seoul#1'"):
+        key_budgets(settings(tmp_path, wrong))
+    assert "siafu.toml:26: budgets.keys" in " ".join(problems(tmp_path / "siafu.toml"))
 
 
 def test_models_that_nobody_named_are_those_of_the_first_upstream(tmp_path: Path) -> None:

@@ -63,22 +63,11 @@ class Disk:
         self.closed = False
         self.holder: Connection | None = None
         self.waiting: list[Connection] = []
-        self.db = sqlite3.connect(":memory:", isolation_level=None, cached_statements=500)
-        self.db.create_function("virtual_now", 0, self.clock)
-        self.db.create_function("changed", -1, watch.changed)
-        self.db.execute("PRAGMA foreign_keys = ON")
-        for step in MIGRATIONS:
-            for statement in step:
-                if not (only := _ONLY.match(statement)) or only[1] == "sqlite":
-                    self.db.execute(sql_of(statement[only.end() if only else 0 :]))
-        for table, names in columns.items():
-            for event, row in (("INSERT", "NEW"), ("UPDATE", "NEW"), ("DELETE", "OLD")):
-                values = ", ".join(
-                    [f"'{table if row == 'NEW' else '-' + table}'", *(f"{row}.{name}" for name in names)]
-                )
-                self.db.execute(
-                    f"CREATE TEMP TRIGGER {table}_{event} AFTER {event} ON {table} BEGIN SELECT changed({values}); END"
-                )
+        self.db, ears = _memory(tuple((table, tuple(names)) for table, names in columns.items()))
+        ears.changed = lambda *_: None
+        for table in ("task", "task_turn", "worker", "webhook", "sqlite_sequence"):  # others go with them
+            self.db.execute(f"DELETE FROM {table}")
+        ears.clock, ears.changed = self.clock, watch.changed
 
     def clock(self) -> float:
         """Seconds since 1970, in milliseconds as SQLite has them."""
@@ -97,6 +86,35 @@ class Disk:
         waiting, self.waiting = self.waiting, []
         for each in waiting:
             each.process.in_thread(self.machine.between(0.0, 0.005), each.begin)
+
+
+class _Ears:
+    """Whom the functions of the database belong to now."""
+
+    clock: Callable[[], float]
+    changed: Callable[..., None]
+
+
+@lru_cache
+def _memory(tables: tuple[tuple[str, tuple[str, ...]], ...]) -> tuple[sqlite3.Connection, _Ears]:
+    """One for all simulations of this process, as they come one after the other: its tables and statements take as long
+    to make as a short simulation.
+    """
+    db, ears = sqlite3.connect(":memory:", isolation_level=None, cached_statements=500), _Ears()
+    db.create_function("virtual_now", 0, lambda: ears.clock())
+    db.create_function("changed", -1, lambda *values: ears.changed(*values))
+    db.execute("PRAGMA foreign_keys = ON")
+    for step in MIGRATIONS:
+        for statement in step:
+            if not (only := _ONLY.match(statement)) or only[1] == "sqlite":
+                db.execute(sql_of(statement[only.end() if only else 0 :]))
+    for table, names in tables:
+        for event, row in (("INSERT", "NEW"), ("UPDATE", "NEW"), ("DELETE", "OLD")):
+            values = ", ".join([f"'{table if row == 'NEW' else '-' + table}'", *(f"{row}.{name}" for name in names)])
+            db.execute(
+                f"CREATE TEMP TRIGGER {table}_{event} AFTER {event} ON {table} BEGIN SELECT changed({values}); END"
+            )
+    return db, ears
 
 
 class _Job(msgspec.Struct):
@@ -244,17 +262,24 @@ class _Transaction:
         return [dict(zip(names, row, strict=True)) for row in cursor]
 
     def _execute(self, sql: str, values: Mapping[str, Values]) -> sqlite3.Cursor:
-        text, bound = sql_of(sql), dict[str, Any](values)
-        for name, value in values.items():
-            if isinstance(value, list):
-                each = {f"{name}_{n}": one for n, one in enumerate(bound.pop(name))}
-                text = re.sub(rf":{name}\b", f"({', '.join(f':{one}' for one in each)})", text)
-                bound |= each
-        return self._db.execute(text, bound)
+        lists = {name: value for name, value in values.items() if isinstance(value, list)}
+        if not lists:
+            return self._db.execute(sql_of(sql), values)
+        each = {f"{name}_{n}": one for name, value in lists.items() for n, one in enumerate(value)}
+        return self._db.execute(with_lists(sql, *((name, len(lists[name])) for name in lists)), {**values, **each})
 
     def row(self, sql: str, /, **values: Values) -> Mapping[str, Any] | None:
         found = self.rows(sql, **values)
         return found[0] if found else None
+
+
+@lru_cache(4096)
+def with_lists(sql: str, *lists: tuple[str, int]) -> str:
+    """lists: values that are lists, and how long they are."""
+    text = sql_of(sql)
+    for name, length in lists:
+        text = re.sub(rf":{name}\b", f"({', '.join(f':{name}_{n}' for n in range(length))})", text)
+    return text
 
 
 @lru_cache(1024)

@@ -36,10 +36,11 @@ class LoopClock:
 
 
 class Labour:
-    """A handler in one worker's process."""
+    """A handler in one worker's process. asking: how many of its calls are under way."""
 
     def __init__(self, watch: Watch, process: Process, clock: Clock, lease: float) -> None:
         self._watch, self._process, self._clock, self._lease = watch, process, clock, lease
+        self.asking = 0
 
     async def __call__(self, lease: Lease, journal: TaskJournal) -> Outcome:
         work = json.loads(lease.payload)
@@ -62,7 +63,11 @@ class Labour:
 
     async def _ask(self, lease: Lease, journal: TaskJournal, seq: int, seconds: float) -> bytes:
         self._watch.works(self._process, lease.id, lease.epoch, seq)
-        await self._clock.sleep(seconds)
+        self.asking += 1
+        try:
+            await self._clock.sleep(seconds)
+        finally:
+            self.asking -= 1
         self._watch.works(self._process, lease.id, lease.epoch)
         answer = b"%d" % self._process.machine.rng.randint(0, 1_000_000)
         return await self._keep(lease, journal, seq, "model", answer)
@@ -78,14 +83,14 @@ class Labour:
         does, early = work["does"], lease.epoch <= work["times"]
         if does == "poison":
             await self._clock.sleep(work["seconds"])
-            self._process.kill()
+            self._watch.poisoned(self._process, lease.id)
             await self._process.create_future()
         if does == "hang" and early:
             self._process.pause(self._lease * (0.4 + 0.6 * work["times"]), threads=False)
             await self._clock.sleep(0)
         if does == "deaf":
             self._watch.deaf.add(lease.id)
-            await self._deaf(work["seconds"] * 20)
+            await self._deaf(work["seconds"] * 8)
         if does == "raises" and early:
             raise ZeroDivisionError("나누기")
         ends: dict[str, Outcome] = {

@@ -19,14 +19,14 @@ START = 1_000_000_000.0  # seconds since 1970, of the virtual clock at the begin
 
 
 class Machine:
-    """The clock, and everything that will happen. stepped: called after every callback. over: ends `run`."""
+    """The clock, and everything that will happen. stepped: told after every callback whose it was. over: ends `run`."""
 
     def __init__(self, rng: random.Random) -> None:
         self.rng, self.now, self.steps = rng, START, 0
         self.processes: list[Process] = []
         self.dead: list[Process] = []
         self.died_at: set[tuple[str, int]] = set()  # file and line of the awaits in which processes died
-        self.stepped: Callable[[], None] = lambda: None
+        self.stepped: Callable[[Process], None] = lambda _: None
         self.over = False
         self.trace: list[tuple[float, str, str]] = []
         self._events: list[tuple[float, float, int, Callable[[], None]]] = []
@@ -46,17 +46,21 @@ class Machine:
 
     def run(self, latest: float) -> None:
         """Until `over`, or nothing can happen before `latest`."""
-        while not self.over:
-            ready = [process for process in self.processes if process.ready and process.awake]
-            if ready:
-                ready[int(self.rng.random() * len(ready)) if len(ready) > 1 else 0].step()
-                self.steps += 1
-                self.stepped()
-            elif self._events and self._events[0][0] <= latest:
-                self.now, _, _, what = heapq.heappop(self._events)
-                what()
-            else:
-                return
+        try:
+            while not self.over:
+                ready = [process for process in self.processes if process.ready and process.awake]
+                if ready:
+                    process = ready[int(self.rng.random() * len(ready)) if len(ready) > 1 else 0]
+                    process.step()
+                    self.steps += 1
+                    self.stepped(process)
+                elif self._events and self._events[0][0] <= latest:
+                    self.now, _, _, what = heapq.heappop(self._events)
+                    what()
+                else:
+                    return
+        finally:
+            asyncio._set_running_loop(None)
 
 
 class Process:
@@ -88,10 +92,7 @@ class Process:
         handle = self.ready.popleft()
         if not handle.cancelled():
             asyncio._set_running_loop(self._loop)
-            try:
-                handle._run()
-            finally:
-                asyncio._set_running_loop(None)
+            handle._run()
 
     # ---- what may happen to it ----------------------------------------------------------------------------------
 
@@ -101,13 +102,13 @@ class Process:
             self.machine.note(self.name, "is dead")
             self.machine.processes.remove(self)
             self.machine.dead.append(self)
-            self.machine.died_at.update(self._awaits())
+            self.machine.died_at.update(self.awaits())
             self.alive = self.awake = False
             self.disturbed_at = float("inf")
             for hook in self.on_death:
                 hook()
 
-    def _awaits(self) -> Iterator[tuple[str, int]]:
+    def awaits(self) -> Iterator[tuple[str, int]]:
         """Where its tasks are: file and line of every await that has not returned."""
         for task in self.tasks:
             waiting: Any = task.get_coro()

@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -17,6 +17,7 @@ from siafu.store.task_records import MOST_DELIVERIES, TERMINAL
 from .disk import Disk
 from .machine import Machine, Process
 
+T = TypeVar("T")
 OWNED_AGAIN = 2.0  # seconds from the end of a lost worker's lease until another has the task
 SLACK = 0.5  # seconds that steps of a calm process may take altogether
 TURNS = 2  # tasks of another tenant that may go before a tenant's first one
@@ -27,6 +28,7 @@ class Row(NamedTuple):
     id: str
     kind: str
     tenant: str
+    once: str | None
     priority: int
     turn: int
     state: str
@@ -58,11 +60,12 @@ COLUMNS: dict[str, Sequence[str]] = {
 
 
 class Piece(msgspec.Struct, frozen=True):
-    """A piece of work within a transaction. task, epoch: whom it writes as. kind, most, worker, suspect: of a claim."""
+    """A piece of work within a transaction. writes: for which tasks, and as the holders under which epochs. kind, most,
+    worker, suspect: of a claim.
+    """
 
     name: str
-    task: str = ""
-    epoch: int = 0
+    writes: dict[str, set[int]] = {}
     kind: str = ""
     most: int = 0
     worker: str = ""
@@ -82,8 +85,10 @@ def does(piece: Piece) -> Iterator[None]:
 
 
 class Seat(msgspec.Struct):
-    """A worker in its process. able_since: since when it has had a free slot all the time; closing_since: when it was
-    told to end.
+    """A worker in its process. able_since: since when it has had a free slot all the time; content_since: since when it
+    was not so that all slots were taken and something was ready; closing_since: when it was told to end. slots: at the
+    last look. growth: the most slots that it may have, and the seconds after which it should have more; None = they do
+    not follow the work.
     """
 
     process: Process
@@ -91,7 +96,10 @@ class Seat(msgspec.Struct):
     lease: float
     poll: float
     able_since: float
+    content_since: float
     closing_since: float | None = None
+    slots: int = 0
+    growth: tuple[int, float] | None = None
 
 
 class Watch:
@@ -111,6 +119,10 @@ class Watch:
         self.lives: Counter[str] = Counter()  # how often a task was begun: accepted, or retried by people
         self.ends: Counter[str] = Counter()
         self.deaf: set[str] = set()  # tasks whose work does not heed its cancellation
+        self.open = 0  # tasks that have not ended
+        self.most_open = 0
+        self.killed: dict[str, set[str]] = defaultdict(set)  # by task: poisons that its workers died of
+        self.tables: dict[str, Callable[..., object]] = {}  # others that are looked after
         self.counts: Counter[str] = Counter()  # what happened, to show that enough does
         self._needs: dict[str, list[str]] = defaultdict(list)
         self._needed_by: dict[str, list[str]] = defaultdict(list)
@@ -142,17 +154,12 @@ class Watch:
     def rolled_back(self) -> None:
         self._pending.clear()
 
-    def piece(self, work: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        """`work`, its changes known as those of what is being done now."""
-        piece = doing.get()
-
-        def within(tx: Any) -> Any:
-            self._pending.append(("begin", (piece, self.disk.clock())))
-            value = work(tx)
-            self._pending.append(("end", piece))
-            return value
-
-        return within
+    def within(self, piece: Piece | None, work: Callable[[], T]) -> T:
+        """What `work` returns; its changes are known as those of a piece of work."""
+        self._pending.append(("begin", (piece, self.disk.clock())))
+        value = work()
+        self._pending.append(("end", piece))
+        return value
 
     def committed(self, process: Process) -> None:
         piece: Piece | None = None
@@ -180,6 +187,8 @@ class Watch:
                 self._needed_by[values[0]].append(values[1])
             elif table == "task_journal":
                 self._journaled(piece, *values)
+            elif table in self.tables:
+                self.tables[table](*values)
         for id in touched:
             self._counts_needs(id)
             for other in self._needed_by[id]:
@@ -194,6 +203,8 @@ class Watch:
         if new.state == "ready" and (old is None or old.state != "ready"):
             self._becomes_ready(new)
         if old is None:
+            self.open += 1
+            self._must(self.open <= self.most_open, lambda: f"{self.open} are open: {said()}")
             self.machine.note(process.name, f"accepts {new.id} ({new.state}, {new.kind}, {new.priority})")
             self._must((new.lease_epoch, new.deliveries) == (0, 0) and new.state in ("ready", "blocked"), said)
             self.lives[new.id] += 1
@@ -207,15 +218,18 @@ class Watch:
                 self._must(process.name == "people" and new.state in ("ready", "blocked"), said)
                 self.lives[new.id] += 1
                 self.done.pop(new.id)
+                self.open += 1
+                self.most_open += 1  # who has it begin again is not asked whether there is room
             else:
                 told = old._replace(
                     fenced=new.fenced, turn=new.turn, code=new.code if new.code == "need_gone" else old.code
                 )
                 self._must(told == new, said)
             return
-        if piece is not None and piece.task == new.id:
+        if piece is not None and new.id in piece.writes:
+            held = old.state == "leased" and old.lease_epoch in piece.writes[new.id]
             self._must(
-                (old.state, old.lease_epoch) == ("leased", piece.epoch) or old._replace(fenced=old.fenced + 1) == new,
+                held or old._replace(fenced=old.fenced + 1) == new,
                 lambda: f"a fenced write took effect: {said()}",
             )
         if new.state == "leased":
@@ -256,7 +270,7 @@ class Watch:
 
         self._left_at[old.id, old.lease_epoch] = self.machine.now
         assert old.lease_until is not None
-        if process.name == "people" or (piece is not None and piece.name == "end"):
+        if process.name == "people" or (piece is not None and old.id in piece.writes):
             return
         self._must(old.lease_until < self._at, lambda: f"taken back before its lease was over: {said()}")
         self.counts["lapses"] += 1
@@ -271,6 +285,7 @@ class Watch:
 
     def _ended(self, old: Row, new: Row, said: Callable[[], str]) -> None:
         self.done[new.id] = new.state
+        self.open -= 1
         self.ends[new.id] += 1
         self.counts[new.state] += 1
         self._newcomers.pop(new.id, None)
@@ -298,7 +313,9 @@ class Watch:
     def _journaled(self, piece: Piece | None, task: str, seq: int, outcome: bytes) -> None:
         row, epoch = self.rows[task], int(outcome.split(b"/")[1])
         self._must(
-            piece is not None and (row.state, row.lease_epoch, row.lease_epoch) == ("leased", piece.epoch, epoch),
+            piece is not None
+            and epoch in piece.writes.get(task, ())
+            and (row.state, row.lease_epoch) == ("leased", epoch),
             lambda: f"a fenced line of the journal was written: {outcome!r} by {piece} into {row}",
         )
         self.journal[task, seq] = epoch
@@ -357,6 +374,8 @@ class Watch:
     def look(self) -> None:
         """What should have happened by now, as those who have to do it were able to all the time."""
         now, calm = self.machine.now, self.disk.calm_since()
+        for seat in self.seats.values():
+            self._grows(seat, calm)
         able = [seat for seat in self.seats.values() if self._able(seat)]
         for row in self.rows.values():
             until = now if row.lease_until is None else row.lease_until - self.disk.ahead
@@ -372,9 +391,25 @@ class Watch:
                     if now - since > (OWNED_AGAIN if lost_at else seat.poll + SLACK):
                         self.wrong(f"{seat.process.name} had a free slot, and did not take {row} (lost: {lost_at})")
 
+    def _grows(self, seat: Seat, calm: float) -> None:
+        most, seconds = seat.growth or (0, 0.0)
+        worker, ready = seat.worker, ("ready", 0)
+        if (
+            worker.slots >= most
+            or worker.busy < worker.slots
+            or seat.closing_since is not None
+            or worker.tally.halt is not None
+            or not any((row.state, row.lapses) == ready and row.kind in worker.kinds for row in self.rows.values())
+        ):
+            seat.content_since = self.machine.now
+        since = max(seat.content_since, seat.process.calm_since(), calm)
+        if self.machine.now - since > seconds + SLACK:
+            self.wrong(f"{seat.process.name} has {worker.slots} slots, and does not get more")
+
     def _able(self, seat: Seat) -> bool:
         free = seat.worker.slots > seat.worker.busy
-        if not free or seat.closing_since is not None or seat.worker.tally.halt is not None:
+        resized, seat.slots = seat.slots != seat.worker.slots, seat.worker.slots  # it looks when it next would
+        if resized or not free or seat.closing_since is not None or seat.worker.tally.halt is not None:
             seat.able_since = self.machine.now
         seat.able_since = max(seat.able_since, seat.process.calm_since())
         return seat.able_since < self.machine.now
@@ -400,6 +435,13 @@ class Watch:
             twice = (id, seq, epoch) in self.asked or self.journal.get((id, seq), epoch) < epoch
             self._must(not twice, lambda: f"{process.name} asks again for step {seq} of {id}")
             self.asked.add((id, seq, epoch))
+
+    def poisoned(self, process: Process, id: str) -> None:
+        """A task kills its worker, and all that is there."""
+        for row in self.rows.values():
+            if row.state == "leased" and row.worker == process.name:
+                self.killed[row.id].add(id)
+        process.kill()
 
     def pays(self, process: Process, id: str, key: str) -> None:
         self.machine.note(process.name, f"pays for {id} with {key[:8]}")

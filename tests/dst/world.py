@@ -9,7 +9,7 @@ import contextlib
 import hashlib
 import logging
 import random
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from typing import Any, TypeVar, cast
@@ -18,25 +18,36 @@ import msgspec
 import pytest
 
 from siafu.border.stopping import Stops
-from siafu.errors import BacklogFull, StoreError
+from siafu.errors import StoreError
+from siafu.pace import slots
+from siafu.pace.slots import Slots
+from siafu.queue import attendance
+from siafu.queue.attendance import Attendance
 from siafu.queue.doorbell import Doorbell
 from siafu.queue.worker import PUT_DOWN, Worker, WorkerOptions
+from siafu.service.tasks import webhooks
 from siafu.store import task_records, tasks
 from siafu.store.database import Database
-from siafu.store.records import JournalEntry
+from siafu.store.task_backlog import Backlog
 from siafu.store.task_desk import TaskDesk, Which
-from siafu.store.task_records import TERMINAL, Accepted, Lease, NewTask, NotAccepted, State, Verdict
+from siafu.store.task_records import TERMINAL, Lease
 from siafu.store.tasks import TaskStore
 from siafu.store.together import Together
+from siafu.store.workers import Workers
 
+from .clients import Clients
 from .disk import Connection, Disk, Weather
 from .labour import Labour, LoopClock
 from .machine import START, Machine, Process
-from .plan import FORGOTTEN, NOBODY, Plan, plan_of, work_of
-from .watch import COLUMNS, SLACK, Piece, Seat, Watch, does
+from .plan import FORGOTTEN, NOBODY, Plan, plan_of
+from .post import CLAIM, PAUSES, Post
+from .post import COLUMNS as POSTED
+from .watch import COLUMNS, SLACK, Piece, Seat, Watch, does, doing
 
 T = TypeVar("T")
-AGED, RETRY, LOOKS = 2.0, 0.5, (0.5, 3.0)  # seconds; the program's own would make a simulation last for minutes
+# Seconds; the program's own would make a simulation last for minutes.
+AGED, RETRY, LOOKS = 2.0, 0.5, (0.5, 3.0)
+GROW, PATIENCE, EVERY = 1.0, 3.0, 0.5
 LATEST = 150.0  # seconds after the last fault, until which everything has ended
 LOOK = 0.25  # seconds
 
@@ -53,10 +64,11 @@ class Report(msgspec.Struct, frozen=True):
     died_at: frozenset[tuple[str, int]]
 
 
-def simulate(seed: int, **changes: Any) -> Report:
-    """changes: of the plan that the seed stands for."""
+def simulate(seed: int, deadly: frozenset[tuple[str, int]] = frozenset(), **changes: Any) -> Report:
+    """changes: of the plan that the seed stands for. deadly: awaits, file and line, where one dies who gets there."""
     with _small_numbers():
         world = World(seed, changes)
+        world.deadly = deadly
         try:
             world.run()
             return world.report(seed)
@@ -79,6 +91,14 @@ def _small_numbers() -> Iterator[None]:
         patch.setattr(tasks, "AGED_SECONDS", AGED)
         patch.setattr(task_records, "RETRY_SECONDS", RETRY)
         patch.setattr(task_records, "LOOK_SECONDS", LOOKS)
+        patch.setattr(slots, "GROW", GROW)
+        patch.setattr(slots, "PATIENCE", PATIENCE)
+        patch.setattr(slots, "FORGET", 4 * PATIENCE)
+        patch.setattr(attendance, "EVERY", EVERY)
+        patch.setattr(webhooks, "AT_ONCE", 2)
+        patch.setattr(webhooks, "CLAIM_SECONDS", CLAIM)
+        patch.setattr(webhooks, "PAUSES", PAUSES)
+        patch.setattr(webhooks, "random", random.Random(0))
         try:
             yield
         finally:
@@ -86,14 +106,30 @@ def _small_numbers() -> Iterator[None]:
 
 
 class WatchedTogether(Together):
+    """Shared as ever, with what changes known as a piece of work."""
+
     def __init__(self, database: Database, watch: Watch) -> None:
         super().__init__(database)
         self._watch = watch
+        self._shared: dict[Any, Any] = {}
 
     async def share(self, work: Callable[[Any, list[Any]], Sequence[T]], given: Any) -> T:
-        """Each for itself, so that every change has its piece of work."""
-        piece = self._watch.piece(lambda tx: work(tx, [given])[0])
-        return await super().share(lambda tx, _: [piece(tx)], None)
+        if given is None:  # nobody else's
+            piece = doing.get()
+            return await super().share(lambda tx, given: self._watch.within(piece, lambda: work(tx, given)), None)
+        if work not in self._shared:
+            self._shared[work] = lambda tx, given: self._watch.within(piece_of(work, given), lambda: work(tx, given))
+        return await super().share(self._shared[work], given)
+
+
+def piece_of(work: Any, given: list[Any]) -> Piece | None:
+    """What is done for many at once; None = nothing that holders write."""
+    if work not in (tasks._end, tasks._append):
+        return None
+    writes = defaultdict[str, set[int]](set)
+    for task, epoch, _ in given:
+        writes[task].add(epoch)
+    return Piece(work.__name__, writes)
 
 
 class WatchedStore(TaskStore):
@@ -102,25 +138,16 @@ class WatchedStore(TaskStore):
     def __init__(self, database: Database, watch: Watch, **options: Any) -> None:
         super().__init__(database, **options)
         self.together = WatchedTogether(database, watch)
+        self._backlog = Backlog(self.together, options["most_open"])
 
     async def claim(self, worker: str, kind: str, most: int, lease: float, **more: Any) -> list[Lease]:
         piece = Piece("claim", kind=kind, most=most, worker=worker, suspect=more.get("suspect", True))
         with does(piece):
             return await super().claim(worker, kind, most, lease, **more)
 
-    async def end(self, task: str, epoch: int, verdict: Verdict) -> State | None:
-        with does(Piece("end", task=task, epoch=epoch)):
-            return await super().end(task, epoch, verdict)
-
-    async def append(self, task: str, epoch: int, entry: JournalEntry) -> None:
-        with does(Piece("append", task=task, epoch=epoch)):
-            await super().append(task, epoch, entry)
-
 
 class World:
-    """`run` it, take its `report`, and `bury` it. accepted: ids that clients were told. known: by tenant and key, what
-    they stand for. batch: what a client is submitting, over its death; left: submissions to come.
-    """
+    """`run` it, take its `report`, and `bury` it."""
 
     def __init__(self, seed: int, changes: dict[str, Any]) -> None:
         rng = self.rng = random.Random(seed)
@@ -128,17 +155,16 @@ class World:
         self.machine = Machine(rng)
         self.watch = Watch(self.machine, AGED)
         weather = msgspec.structs.replace(self.plan.weather)
-        self.disk = self.watch.disk = Disk(self.machine, self.watch, weather, COLUMNS)
+        self.disk = self.watch.disk = Disk(self.machine, self.watch, weather, COLUMNS | POSTED)
         self.clock = LoopClock(self.machine)
         self.bells: dict[Process, Doorbell] = {}
         self.connections: list[Connection] = []
         self.stops: dict[str, Stops] = {}
         self.runs: dict[str, asyncio.Task[Any]] = {}
-        self.accepted: dict[str, None] = {}
-        self.known: dict[tuple[str, str], str] = {}
-        self.fresh: set[str] = set()
-        self.batch: list[NewTask] = []
-        self.left = self.plan.batches
+        self.watch.most_open = self.plan.most_open
+        self.clients = Clients(self.machine, self.watch, self.plan, self.clock)
+        self.post = Post(self.machine, self.watch, self.clock)
+        self.deadly: frozenset[tuple[str, int]] = frozenset()
         self.calm = self.closing = False
         self.people_left = self.plan.people == NOBODY
         self._next_fault = self._gap()
@@ -152,16 +178,26 @@ class World:
         self._submit()
         if not self.people_left:
             self._look_after()
+        for _ in range(self.plan.tellers):
+            self._tell()
         self.machine.after(self.plan.seconds, self._calm)
         self.machine.after(LOOK, self._look)
         self.machine.run(START + self.plan.seconds + LATEST)
         if not self.watch.violations:
-            if self.left:
-                self.watch.wrong(f"{self.left} submissions were not accepted")
-            self.watch.settled(self.accepted)
-            dead = [id for id, state in self.watch.done.items() if state == "dead_letter"]
-            if self.plan.poison and dead != ["t_0001"]:
-                self.watch.wrong(f"the poison did not die alone: {self.watch.done}")
+            if self.clients.left:
+                self.watch.wrong(f"{self.clients.left} submissions were not accepted")
+            if self.plan.tellers and (untold := self.post.untold()):
+                self.watch.wrong(f"the ends of these were not told: {untold}")
+            self.watch.settled(self.clients.accepted)
+            if self.plan.poisons:
+                self._died_alone()
+
+    def _died_alone(self) -> None:
+        dead = {id for id, state in self.watch.done.items() if state == "dead_letter"}
+        poisons = {id for killers in self.watch.killed.values() for id in killers}
+        beside = {id for id in dead - poisons if len(self.watch.killed[id]) < 2}  # of one, that was beside another
+        if len(poisons) != self.plan.poisons or beside or poisons - dead:
+            self.watch.wrong(f"the poisons {poisons} did not die alone: {self.watch.done}")
 
     def report(self, seed: int) -> Report:
         trace, watch = list(self.machine.trace), self.watch
@@ -173,7 +209,7 @@ class World:
     def bury(self) -> None:
         """End all that is left, unseen."""
         self.disk.closed = True
-        self.machine.stepped = lambda: None
+        self.machine.stepped = lambda _: None
         for connection in self.connections:
             connection.close()
         self.machine.processes += self.machine.dead
@@ -184,7 +220,6 @@ class World:
             self.machine.run(self.machine.now + 10.0)
             if not any(process.tasks for process in self.machine.processes):
                 break
-        self.disk.db.close()
 
     def _number(self, what: str) -> int:
         self._numbers[what] += 1
@@ -207,6 +242,11 @@ class World:
             new_id=lambda: f"t_{self._number('task'):04x}",
         )  # fmt: skip
 
+    def _tell(self) -> None:
+        process = self._process(f"teller{self._number('teller')}")
+        process.on_death.append(lambda: self.machine.after(0.5, self._tell))
+        process.start(self.post.run(process, self._database(process)))
+
     def _rung(self, source: Process) -> Callable[[Collection[str]], None]:
         def ring(tasks: Collection[str]) -> None:
             for process, bell in self.bells.items():
@@ -228,10 +268,16 @@ class World:
         options = WorkerOptions(
             slots=plan.slots, lease=plan.lease, grace=plan.grace, poll=plan.poll, until_empty=until_empty
         )
-        handlers = dict.fromkeys(plan.kinds, labour)
-        worker = Worker(process.name, store, handlers, self.bells[process], self.clock, options)
+        handlers, beside, growth = dict.fromkeys(plan.kinds, labour), None, None
+        if plan.growing:
+            follow = Slots(1, 3 * plan.slots, plan.slots)
+            waiting = (lambda: labour.asking // 2) if plan.throttled else lambda: 0
+            beside = Attendance(Workers(self._database(process)), follow, waiting, self.clock, "").run
+            growth = None if plan.throttled else (follow.most, GROW + 8 * EVERY)
+        worker = Worker(process.name, store, handlers, self.bells[process], self.clock, options, beside)
         stops = self.stops[process.name] = Stops(asyncio.Event(), asyncio.Event())
-        self.watch.seats[process.name] = Seat(process, worker, plan.lease, plan.poll, self.machine.now)
+        now = self.machine.now
+        self.watch.seats[process.name] = Seat(process, worker, plan.lease, plan.poll, now, now, growth=growth)
         process.on_death.append(self._died)
 
         async def main() -> None:
@@ -267,66 +313,10 @@ class World:
             if row.state == "leased" and row.worker == process.name and calm < seat.closing_since - self.plan.lease:
                 self.watch.wrong(f"{process.name} did not hand back {row}")
 
-    # ---- clients ------------------------------------------------------------------------------------------------
-
     def _submit(self) -> None:
         process = self._process(f"client{self._number('client')}")
         process.on_death.append(lambda: self.machine.after(0.5, self._submit))
-        process.start(self._client(self._store(process)))
-
-    async def _client(self, store: TaskStore) -> None:
-        while self.left:
-            await self.clock.sleep(self.machine.between(0.0, 2 * self.plan.pause))
-            self.batch = self.batch or [self._new() for _ in range(self.rng.randint(1, self.plan.batch))]
-            try:
-                answers = await store.accept(self.batch)
-            except (BacklogFull, StoreError) as error:
-                self.machine.note("client", f"hears: {error}")
-                continue
-            for task, answer in zip(self.batch, answers, strict=True):
-                self._hear(task, answer)
-            self.batch, self.left = [], self.left - 1
-
-    def _new(self) -> NewTask:
-        rng = self.rng
-        tenant = f"손님{rng.randint(1, self.plan.tenants)}"
-        mine = [id for (owner, _), id in self.known.items() if owner == tenant]
-        known = [once for owner, once in self.known if owner == tenant]
-        needs = tuple(rng.choice(mine) for _ in range(rng.randint(1, 2))) if mine and rng.random() < 0.3 else ()
-        again, number = known and rng.random() < 0.1, self._number("key")
-        poison = self.plan.poison and number == 1
-        return NewTask(
-            kind=rng.choice(self.plan.kinds),
-            payload=work_of(rng, "poison" if poison else rng.choice(self.plan.does)),
-            tenant=tenant,
-            customer=FORGOTTEN if rng.random() < 0.1 else "",
-            once=rng.choice(known) if again else f"k{number}",
-            priority=rng.choice(self.plan.priorities),
-            deadline=rng.uniform(0.5, 10.0) if rng.random() < 0.1 and not self.plan.poison else None,
-            needs=() if again else (*needs, "t_ffff") if rng.random() < 0.02 and not poison else needs,
-        )
-
-    def _hear(self, task: NewTask, answer: Accepted | NotAccepted) -> None:
-        watch, once = self.watch, (task.tenant, task.once or "")
-        there = answer.id in watch.lives
-        if isinstance(answer, NotAccepted):
-            self.machine.note("client", f"hears: {answer}")
-            if answer.code == "need_unknown" and answer.id in watch.rows:
-                watch.wrong(f"{answer.id} is known: {answer}")
-            elif answer.code == "need_failed" and answer.id in watch.rows and answer.id not in watch.done:
-                watch.wrong(f"{answer.id} has not failed: {answer}")
-            return
-        self.accepted[answer.id] = None
-        first = self.known.setdefault(once, answer.id)
-        if not there:
-            watch.wrong(f"{answer} was confirmed before it was there")
-        if answer.id != first and first in watch.rows:
-            watch.wrong(f"{once} is {first} and {answer.id}")
-        if answer.fresh and answer.id in self.fresh:
-            watch.wrong(f"{answer} was new twice")
-        self.known[once] = answer.id
-        if answer.fresh:
-            self.fresh.add(answer.id)
+        process.start(self.clients.run(self._store(process)))
 
     # ---- people -------------------------------------------------------------------------------------------------
 
@@ -349,7 +339,7 @@ class World:
                 elif what == "retry" and dead:
                     await desk.retry(self.rng.sample(dead, min(3, len(dead))))
                 elif what == "purge":
-                    await desk.purge(Which(), 4.0)
+                    await desk.purge(Which(), 0.5 if self.plan.chained else 4.0)
                 elif what == "forget":
                     await desk.forget(FORGOTTEN, f"손님{self.rng.randint(1, self.plan.tenants)}")
         self.people_left = True
@@ -359,7 +349,11 @@ class World:
     def _gap(self) -> int:
         return self.rng.randint(1, 2 * self.plan.every) if self.plan.every else -1
 
-    def _stepped(self) -> None:
+    def _stepped(self, process: Process) -> None:
+        if self.deadly and not self.calm and process in self.bells:
+            there = self.deadly.intersection(process.awaits())
+            if there - self.machine.died_at and self.rng.random() < 0.3:
+                process.kill()
         self._next_fault -= 1
         if self._next_fault == 0 and not self.calm:
             self._next_fault = self._gap()
@@ -380,6 +374,8 @@ class World:
             self.watch.counts[fault] += 1
             return
         others = fault == "kill other"
+        if fault == "stop":
+            others = self.rng.random() < 0.2
         able = [process for process in self.bells if process.awake and (process.name not in self.stops) == others]
         if not able:
             return
@@ -414,10 +410,10 @@ class World:
             return
         self.watch.look()
         for seat in self.watch.seats.values():
-            if self.plan.resized and self.rng.random() < 0.05:
-                seat.worker.slots = self.rng.randint(1, 2 * self.plan.slots)
-        idle = self.calm and self.people_left and not self.left
-        if idle and not self.closing and len(self.watch.done) == len(self.watch.lives):
+            if self.plan.growing and not 1 <= seat.worker.slots <= 3 * self.plan.slots:
+                self.watch.wrong(f"{seat.process.name} has {seat.worker.slots} slots")
+        idle = self.calm and self.people_left and not self.clients.left and not self.watch.open
+        if idle and not self.closing and not (self.plan.tellers and self.post.untold()):
             self.closing = True
             for seat in self.watch.seats.values():
                 if seat.process.alive and not seat.worker._options.until_empty:

@@ -98,19 +98,32 @@ class Desk:
         self.job = MiniJob()
 
     def run(
-        self, endpoint: Endpoint | None = None, *, concurrency: int = 4, wait: float | None = None, **options: Any
+        self,
+        endpoint: Endpoint | None = None,
+        *,
+        concurrency: int = 4,
+        wait: float | None = None,
+        stop: asyncio.Event | None = None,
+        **options: Any,
     ) -> Outcome:
         self.notes = Notes()
         self.endpoint = Scripted(echo)
         with ready(self.job, self.where, FileOptions(**options), self.notes) as prepared:
-            return asyncio.run(self.work(prepared, endpoint or self.endpoint, concurrency, wait))
+            return asyncio.run(self.work(prepared, endpoint or self.endpoint, concurrency, wait, stop))
 
-    async def work(self, prepared: Ready, endpoint: Endpoint, concurrency: int, wait: float | None = None) -> Outcome:
+    async def work(
+        self,
+        prepared: Ready,
+        endpoint: Endpoint,
+        concurrency: int,
+        wait: float | None = None,
+        stop: asyncio.Event | None = None,
+    ) -> Outcome:
         store = SqliteStore(self.where.journal).run(self.where.run)
         around = Surroundings(endpoint=endpoint, clock=SystemClock())
         try:
             options = MapOptions(concurrency=concurrency, wait=wait)
-            return await run(prepared, around, store, options, self.notes)
+            return await run(prepared, around, store, options, self.notes, stop)
         finally:
             await store.aclose()
 

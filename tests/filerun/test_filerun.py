@@ -387,6 +387,26 @@ def test_an_input_that_is_rewritten_while_it_is_read_is_noticed(tmp_path: Path, 
     assert desk.written() == (["a", "b", "c"], [])
 
 
+@pytest.mark.parametrize("begun", [2, 1])
+def test_a_run_that_was_told_to_stop_when_all_had_begun_ends_as_any_other(tmp_path: Path, begun: int) -> None:
+    desk, stop, flying = Desk(tmp_path, lines("a", "b") + b"no\n"), asyncio.Event(), 0
+
+    async def slow(request: ChatRequest, context: CallContext) -> str:
+        nonlocal flying
+        flying += 1
+        if flying == begun:
+            stop.set()
+        await asyncio.sleep(0.01)
+        return "ok"
+
+    outcome = desk.run(Scripted(slow), concurrency=begun, stop=stop)
+    whole = begun == 2
+    assert (outcome.session.stopped, outcome.left) == (("", 0) if whole else ("interrupted", 1))
+    assert (outcome.finished, outcome.failed) == (begun, 1)
+    if whole:
+        assert outcome.exit_code == 1 and len(desk.written()[1]) == 1  # a line that cannot be used is no less told
+
+
 def test_when_nothing_is_left_no_endpoint_is_needed(tmp_path: Path) -> None:
     desk = Desk(tmp_path, lines("a", "b") + b"no\n")
     desk.run()

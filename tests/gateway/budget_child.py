@@ -17,7 +17,7 @@ from siafu.gateway.chat import ChatAnswer, ChatRequest, Usage
 from siafu.gateway.endpoint import PlainReply, Reply
 from siafu.gateway.meter import Books, Metered
 from siafu.gateway.pricing import Price, Prices
-from siafu.gateway.shared import Daily
+from siafu.gateway.shared import Daily, Slices
 from siafu.observe.calls import CallContext
 from siafu.observe.events import nobody
 from siafu.pace.clock import SystemClock
@@ -50,9 +50,9 @@ async def work(url: str, journal: Path, limit: int, agents: int, answers: int) -
     database = Database(url, MIGRATIONS, what="the budgets' database", schema=SCHEMA)
     run = SqliteStore(journal).run("r")
     await run.begin("w")
-    daily = Daily(limit, Budgets(database, owner, journal, LEASE), clock)
+    slices = Slices(Budgets(database, owner, journal, LEASE), clock)
     prices = Prices([Price(model="m", input=Decimal(1), output=Decimal(1))], table=False)
-    books = Books(prices=prices, ledger=run.ledger, accounts=Accounts(daily.today, owner))
+    books = Books(prices=prices, ledger=run.ledger, accounts=Accounts(Daily(limit, slices), owner))
     metered = Metered(Slow(Random(journal.stem), answers), books, clock=clock, upstream="u", observer=nobody)
     request = ChatRequest(model="m", messages=[{"role": "user", "content": "안녕"}], max_tokens=OUTPUT)
 
@@ -63,7 +63,7 @@ async def work(url: str, journal: Path, limit: int, agents: int, answers: int) -
             except BudgetReached:
                 return
 
-    renewing = asyncio.create_task(daily.run())
+    renewing = asyncio.create_task(slices.run())
     try:
         async with asyncio.TaskGroup() as group:
             for number in range(agents):
@@ -71,7 +71,7 @@ async def work(url: str, journal: Path, limit: int, agents: int, answers: int) -
     finally:
         renewing.cancel()
         await run.aclose()
-        await daily.release()
+        await slices.release()
         await database.aclose()
 
 

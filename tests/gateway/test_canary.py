@@ -44,7 +44,7 @@ def canary(old: str = "@legacy", new: str = "@new", state: State = "running", **
 
 
 @given(st.text(max_size=40), st.text(max_size=10))
-def test_who_is_in_a_stage_stays_in_all_later_ones(user: str, salt: str) -> None:
+def test_f59_who_is_in_a_stage_stays_in_all_later_ones(user: str, salt: str) -> None:
     in_stage = [place_of(salt, user) < percent for percent in STAGES]
     assert in_stage == sorted(in_stage) and in_stage[-1]
     assert place_of(salt, user) == place_of(salt, user)
@@ -148,7 +148,7 @@ def divided(*lanes: Any, made: Canary, rules: list[Rule] | None = None) -> Fleet
     return fleet
 
 
-async def test_each_user_is_on_one_side_and_the_share_is_kept() -> None:
+async def test_f59_each_user_is_on_one_side_and_the_share_is_kept() -> None:
     fleet = divided(("legacy", answers, {}), ("new", answers, {"tier": 9}), made=canary(stage=1))
     sides: dict[str, set[str]] = {}
     for n in range(1200):

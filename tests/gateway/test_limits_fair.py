@@ -234,6 +234,20 @@ async def test_every_policy_finishes_a_crowd_that_is_refused_above_eight_at_once
     assert line.limited.in_flight == 0
 
 
+@pytest.mark.parametrize("usage", [None, Usage(input=50, output=10)])
+async def test_a_learned_limit_rises_also_where_answers_do_not_say_what_they_used(usage: Usage | None) -> None:
+    line = Line(Limits(concurrency=50, policy="vegas"))
+
+    async def open(request: ChatRequest, context: CallContext) -> Reply:
+        await line.clock.sleep(1.0)
+        return PlainReply(ChatAnswer(message={}, usage=usage), seconds=1.0)
+
+    line.upstream.open = open  # type: ignore[method-assign]
+    assert line.limited.limit == 2
+    await asyncio.gather(*(line.ask() for _ in range(300)))
+    assert line.limited.limit > 16
+
+
 async def test_a_ramp_lets_the_first_calls_rise() -> None:
     line = Line(Limits(concurrency=20, ramp=16.0))
     line.upstream.plan = {"": (100, 100.0, None)}

@@ -14,15 +14,15 @@ import siafu
 from siafu.errors import BudgetReached, CallTimeout, ModelError, RateLimited, UnpricedModel
 from siafu.gateway.accounts import Accounts
 from siafu.gateway.chat import ChatAnswer, ChatRequest, Usage
+from siafu.gateway.day_budgets import DayBudgeted
 from siafu.gateway.endpoint import PlainReply, Reply
 from siafu.gateway.meter import Books, Metered
 from siafu.gateway.pricing import Price, Prices
-from siafu.gateway.role_budgets import RoleBudgeted
-from siafu.gateway.shared import Daily, day_budget
+from siafu.gateway.shared import Daily, Slices, client_budgets, day_budget
 from siafu.observe.calls import CallContext
 from siafu.observe.events import nobody
 from siafu.pace.clock import SystemClock, VirtualClock
-from siafu.store.budgets import MIGRATIONS, SCHEMA, Budgets
+from siafu.store.budgets import MIGRATIONS, SCHEMA, Budget, Budgets
 from siafu.store.database import Database
 from siafu.store.records import AttemptOpened, AttemptSettled
 from siafu.store.sqlite import SqliteStore
@@ -37,21 +37,23 @@ MICRO = 10**6  # pico-dollars a token
 
 
 class Line:
-    """RoleBudgeted > Metered > an upstream that answers with 5 tokens of input and 5 of output, or fails so."""
+    """DayBudgeted > Metered > an upstream that answers with 5 tokens of input and 5 of output, or fails so."""
 
     def __init__(self, limit: int) -> None:
         self.clock, self.ledger, self.sent = VirtualClock(), LineLedger(), 0
         self.error: ModelError | None = None
         self.hangs = False
+        self.last = ASK
         bank = Bank()
-        self.day = Daily(limit, bank, self.clock, "refund")
-        accounts = Accounts(roles={"refund": self.day.today})
+        self.day = Daily(limit, Slices(bank, self.clock), role="refund")
+        accounts = Accounts(roles={"refund": self.day})
         self.books = Books(prices=PRICES, ledger=self.ledger, accounts=accounts)
         metered = Metered(self, self.books, clock=self.clock, upstream="u", observer=nobody)
-        self.top = RoleBudgeted(metered, self.books, self.clock)
+        self.top = DayBudgeted(metered, self.books, self.clock)
 
     async def open(self, request: ChatRequest, context: CallContext) -> Reply:
         self.sent += 1
+        self.last = request
         await asyncio.sleep(0)
         if self.hangs:
             await asyncio.Event().wait()
@@ -104,13 +106,15 @@ async def test_a_call_that_is_cancelled_is_charged_what_it_may_have_cost() -> No
 
 async def test_without_a_price_nothing_is_sent_unless_that_is_allowed() -> None:
     line = Line(limit=10**12)
-    strange = msgspec.structs.replace(ASK, model="strange")
+    strange = msgspec.structs.replace(ASK, model="strange", max_tokens=None)
     with pytest.raises(UnpricedModel, match="the role refund has a budget"):
         await line.ask(request=strange)
     assert len(line.ledger.opened) == 0
     line.books.accounts.set("r", limit=None, allow_unpriced=True)
     await line.ask(request=strange)
-    assert line.sent == 1 and line.spent == (0, 0)
+    assert line.sent == 1 and line.spent == (0, 0) and line.last.max_tokens is None  # nothing to be bounded by
+    await line.ask(request=msgspec.structs.replace(ASK, max_tokens=None))
+    assert line.last.max_tokens == line.books.max_output
 
 
 async def test_near_its_budget_a_role_asks_the_cheaper_model() -> None:
@@ -123,26 +127,34 @@ async def test_near_its_budget_a_role_asks_the_cheaper_model() -> None:
     assert pressed == [True, False]
 
 
-async def test_of_a_process_that_is_gone_only_what_the_role_spent_is_charged(tmp_path: Path) -> None:
+async def test_of_a_process_that_is_gone_only_what_belongs_to_a_budget_is_charged(tmp_path: Path) -> None:
     journal = tmp_path / "run.db"
     store = SqliteStore(journal).run("r")
     await store.begin("")
     now = SystemClock().wall()
-    for number, who in enumerate(("refund", "desk", "refund")):
+    calls = (("refund", "u#1", "key_1/t"), ("desk", "u#2", "key_12/t"), ("refund", "u#2", "t"))
+    for number, (who, key, task) in enumerate(calls):
         name = f"gone-{number}"
         await store.ledger.open(
             AttemptOpened(
-                attempt=name, run="r", task="t", step="", agent="a", role=who, model="m", upstream="u", opened_at=now
+                attempt=name, run="r", task=task, step="", agent="a", role=who, model="m", upstream="u", opened_at=now,
+                key=key,
             )
-        )
+        )  # fmt: skip
         store.ledger.settle(AttemptSettled(attempt=name, outcome="ok", settled_at=now, usd_pico=10**number))
     await store.aclose()
     database = Database(tmp_path / "budgets.db", MIGRATIONS, what="budgets", schema=SCHEMA)
     try:
-        cases: list[tuple[str | None, int]] = [("refund", 101), (None, 111)]
-        for role, spent in cases:
-            budget = day_budget(now, 1000, role)
-            await Budgets(database, "gone", journal, 0.001).sync(budget, spent=0, held=0, need=500, want=500)
+        (of_day, of_all) = client_budgets(now, "key_1", day=1000, total=1000, spent=(30, 500))
+        cases: list[tuple[Budget, int]] = [
+            (day_budget(now, 1000), 111),
+            (day_budget(now, 1000, role="refund"), 101),
+            (day_budget(now, 1000, key="u#2"), 110),
+            (of_day, 501),  # what the day began with, and what was charged since
+            (of_all, 531),
+        ]
+        for budget, spent in cases:
+            await Budgets(database, "gone", journal, 0.001).sync(budget, spent=0, held=0, need=400, want=400)
             await asyncio.sleep(0.01)
             loan = await Budgets(database, "here", None).sync(budget, spent=0, held=0, need=1, want=1)
             assert loan.left == 1000 - spent

@@ -15,7 +15,7 @@ import pytest
 
 from siafu.errors import BudgetReached, StoreError
 from siafu.gateway.accounts import Accounts
-from siafu.gateway.shared import Daily, day_budget
+from siafu.gateway.shared import Daily, Slices, day_budget
 from siafu.pace.clock import VirtualClock
 from siafu.store.budgets import Budget, Loan
 
@@ -43,6 +43,7 @@ def until(true: Callable[[], bool], seconds: float = 60.0) -> None:
 
 
 @pytest.mark.kill
+@pytest.mark.timeout(300)
 def test_g16_a_thousand_agents_in_three_processes_overspend_nothing(sql_url: str, tmp_path: Path) -> None:
     """And what a killed one held is spent by the others: all but less than one call is used in the end."""
     journals = [tmp_path / f"실행{number}.db" for number in range(3)]
@@ -56,7 +57,7 @@ def test_g16_a_thousand_agents_in_three_processes_overspend_nothing(sql_url: str
     processes += [start(journal, 480, 10**6) for journal in journals[1:]]
     until(lambda: sum(charged(journal)[0] for journal in journals[1:]) > 20)
     processes[0].kill()
-    errors = [process.communicate(timeout=90)[1].decode() for process in processes]
+    errors = [process.communicate(timeout=200)[1].decode() for process in processes]
     assert [process.returncode for process in processes] == [-9, 0, 0], errors
     spent = [charged(journal)[1] for journal in journals]
     assert LIMIT - CALL < sum(spent) <= LIMIT
@@ -83,9 +84,9 @@ class Bank:
         return Loan(amount=held + (min(free, max(need, want)) if free >= need else 0), left=left)
 
 
-def daily(bank: Bank, clock: VirtualClock) -> tuple[Daily, Accounts]:
-    made = Daily(1000, bank, clock)
-    return made, Accounts(made.today)
+def daily(bank: Bank, clock: VirtualClock) -> tuple[Slices, Accounts]:
+    slices = Slices(bank, clock)
+    return slices, Accounts(Daily(1000, slices))
 
 
 async def test_a_slice_is_filled_for_many_who_wait_and_used_without_asking() -> None:
@@ -124,15 +125,34 @@ async def test_a_lease_that_is_over_is_not_spent_from() -> None:
 
 async def test_an_idle_slice_goes_back_and_a_used_one_is_held_on() -> None:
     bank, clock = Bank(), VirtualClock()
-    made, accounts = daily(bank, clock)
+    slices, accounts = daily(bank, clock)
+    own = slices.of(day_budget(clock.wall(), 1000))
     hold = await accounts.reserve("r", 5)
-    await made.today().lease.renew()  # type: ignore[union-attr]
+    await own.renew()
     assert bank.asked[-1][1:] == (0, 5, 0, 0)
     accounts.settle(hold, 3)
-    await made.today().lease.renew()  # type: ignore[union-attr]
+    await own.renew()
     assert bank.asked[-1][1:] == (3, 0, 0, 10)
-    await made.release()
+    await slices.release()
     assert bank.asked[-1][1:] == (3, 0, 0, 0)
+
+
+async def test_a_slice_that_was_given_back_asks_no_more_but_tells_what_it_could_not_tell() -> None:
+    bank, clock = Bank(), VirtualClock()
+    slices, accounts = daily(bank, clock)
+    own = slices.of(day_budget(clock.wall(), 1000))
+    accounts.settle(await accounts.reserve("r", 5), 3)
+    bank.down = True
+    for _ in range(2):
+        with pytest.raises(StoreError):
+            await own.renew()
+    bank.down = False
+    await own.renew()
+    assert bank.asked[-1][1:] == (3, 0, 0, 0)
+    asked = len(bank.asked)
+    await own.renew()
+    await slices.release()
+    assert len(bank.asked) == asked
 
 
 async def test_each_day_has_its_own_budget() -> None:

@@ -38,6 +38,10 @@ def compose_problems(text: str) -> list[str]:
             wrong.append(f"{name}: no password")
     if "requirepass" not in str(services["redis"]["command"]):
         wrong.append("redis: no password")
+    token = "${SIAFU_METRICS_TOKEN:+"
+    for name in ("worker", "worker-sim"):
+        if not str(services[name]["environment"].get("SIAFU_METRICS", "")).startswith(token):
+            wrong.append(f"{name}: no metrics, or without a token")
     if any("trust" in str(value) for value in services["postgres"]["environment"].values()):
         wrong.append("postgres: lets in without a password")
     return wrong
@@ -113,6 +117,7 @@ def test_sec41_the_services_are_closed_limited_and_not_root() -> None:
         ("inside: {internal: true}", "inside: {}", "the network inside"),
         ("image: redis:8", "image: redis", "redis: has no fixed"),
         ("  worker: {}\n", "", "worker: no volume worker"),
+        ("${SIAFU_METRICS_TOKEN:+0.0.0.0:8000}", "0.0.0.0:8000", "worker: no metrics"),
     ],
 )
 def test_the_check_of_the_services_can_fail(old: str, new: str, said: str) -> None:

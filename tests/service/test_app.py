@@ -23,7 +23,7 @@ from siafu.service import app as app_module
 from siafu.service import server as server_module
 from siafu.service.app import Bounds
 from siafu.service.routes import ROUTES
-from siafu.store.client_keys import KeyTerms
+from siafu.store.client_keys import SCOPES, KeyTerms
 
 from .server import HELLO, Served, Slow, server, until
 
@@ -102,6 +102,20 @@ async def test_sec1_without_a_key_only_health_answers(tmp_path: Path, monkeypatc
             assert (route.name, status) == (route.name, 200 if route.open else 401)
         assert (await served.ask("/health/liveness"))[0] == 200
         assert (await served.ask("/health/readiness"))[0] == 200
+
+
+@pytest.mark.parametrize("scope", SCOPES)
+async def test_sec2_a_key_does_only_what_its_scopes_say(tmp_path: Path, scope: str) -> None:
+    slow = Slow()
+    slow.go.set()
+    async with server(tmp_path, slow) as served:
+        _, auth = await make_key(served, scopes=(scope,))
+        asked = [route for route in ROUTES if not route.open and route.path != "/metrics"]
+        for route in asked:
+            status, _, body = await served.ask(route.path, {}, method=route.method, **auth)
+            code = body["error"]["code"] if isinstance(body, dict) and "error" in body else ""
+            assert ((status, code) == (403, "scope_missing")) is (route.scope != scope), route.name
+        assert {route.scope for route in asked} == set(SCOPES)
 
 
 async def test_sec6_other_hosts_and_pages_are_refused_everywhere(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import hashlib
 import hmac
 import json
 import sqlite3
+import time
 from collections.abc import AsyncIterator, Collection, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from hypothesis import strategies as st
 
 from cli.front import siafu
 from siafu.border.secrets import Secret
+from siafu.cli.tasks import _webhook
 from siafu.config.checking import problems
 from siafu.config.sections import WebhookSettings
 from siafu.config.webhooks import Webhook, signing_key, webhook
@@ -198,7 +200,9 @@ def known(at: Tasked) -> list[Any]:
 
 
 def left(at: Tasked) -> list[dict[str, Any]]:
-    return [dict(row) for row in at.database.transact(lambda tx: tx.rows("SELECT * FROM webhook_delivery"))]
+    """What was not taken in."""
+    sql = "SELECT * FROM webhook_delivery WHERE told_at IS NULL ORDER BY place"
+    return [dict(row) for row in at.database.transact(lambda tx: tx.rows(sql))]
 
 
 async def test_every_end_is_told_once_with_no_customers_words(
@@ -237,25 +241,48 @@ async def test_every_end_is_told_once_with_no_customers_words(
         await until(lambda: len(receiver.came) == 5 and not left(at))  # of both
 
 
-async def test_what_fails_is_told_again_under_the_same_id(
+async def test_what_fails_is_told_again_under_the_same_id_and_can_be_seen(
     tmp_path: Path, receiver: Receiver, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(webhooks, "LOOK_SECONDS", 0.02)
-    monkeypatch.setattr(webhooks, "PAUSES", (0.0, 0.0, 0.0))
+    monkeypatch.setattr(webhooks, "PAUSES", (0.0, 0.0, 60.0))
     receiver.answers = [500, 302, 404]
     async with hooked(tmp_path, a=hook(receiver)) as at:
-        await at.submit(await at.key())
+        auth = await at.key()
+
+        async def seen(id: str) -> dict[str, Any]:
+            """What the client and the operator see, which is the same but for the words of an error."""
+            status, _, task = await at.ask(f"{TASKS}/{id}", **auth)
+            (shown,), (told,) = task["webhooks"], await at.house.desk.deliveries.told(id)
+            times = told.told_at, told.next_at
+            same = told.webhook, f"task.{told.what}", told.state, told.attempts, *times, told.status
+            assert (status, tuple(shown.values())) == (200, same)
+            return {**shown, "said": _webhook(told)}
+
+        first = (await at.submit(auth))["id"]
+        assert (await at.ask(f"{TASKS}/{first}", **auth))[2]["webhooks"] == []
         await at.end()
+        await until(lambda: len(receiver.came) == 3 and left(at)[0]["status"] == 404)
+        waiting = await seen(first)
+        assert (waiting["state"], waiting["attempts"], waiting["sent_at"]) == ("waiting", 3, None)
+        assert waiting["said"].startswith("a of succeeded: next try at 20") and waiting["next_at"] > time.time() + 40
+        assert waiting["said"].endswith("Z, tried 3 times: it answered 404")
+        at.database.transact(lambda tx: tx.change("UPDATE webhook_delivery SET next_at = 0"))
         await until(lambda: len(receiver.came) == 4 and not left(at))
+        sent = await seen(first)
+        assert (sent["state"], sent["status"], sent["next_at"]) == ("sent", 200, None)
+        assert sent["said"].startswith("a of succeeded: told at 20") and sent["said"].endswith("tried 4 times (200)")
+        assert (await at.ask(TASKS, **auth))[2]["data"][0]["webhooks"] is None
+        monkeypatch.setattr(webhooks, "PAUSES", (0.0, 0.0, 0.0))
         assert len({headers["webhook-id"] for headers, _ in receiver.came}) == 1
         assert len({body for _, body in receiver.came}) == 1
         assert caplog.text.count("webhook a") == 1  # said once
         receiver.answers = [500] * 4
-        await at.submit(await at.key())
+        second = (await at.submit(auth))["id"]
         await at.end()
         await until(lambda: len(receiver.came) == 8 and left(at)[0]["next_at"] is None)
         await until(lambda: "is not told" in caplog.text)
-        assert left(at)[0]["said"] == "it answered 500"
+        assert (await seen(second))["said"] == "a of succeeded: given up, tried 4 times: it answered 500"
         receiver.answers = [410]
         await at.submit(await at.key())
         await at.end()
@@ -307,6 +334,7 @@ async def test_p1_what_was_answered_and_what_was_to_be_told_survive_kill_9(tmp_p
     made = await asyncio.to_thread(siafu, tmp_path, "keys", "create", "--name", "k", "--customer", "kim", "--json")
     key = json.loads(made.stdout)["key"]
     place = tmp_path / ".siafu" / "tasks.db"
+    untold = "SELECT id FROM webhook_delivery WHERE told_at IS NULL"
 
     def rows(sql: str) -> list[Any]:
         with contextlib.closing(sqlite3.connect(place, isolation_level=None)) as db:
@@ -333,7 +361,7 @@ async def test_p1_what_was_answered_and_what_was_to_be_told_survive_kill_9(tmp_p
     ends = await asyncio.gather(*crowd, return_exceptions=True)
     assert any(isinstance(end, aiohttp.ClientError) for end in ends), ends  # it was killed in the midst of them
     assert set(told.values()) <= {id for (id,) in rows("SELECT id FROM task")}
-    assert len(rows("SELECT id FROM webhook_delivery")) == 1
+    assert len(rows(untold)) == 1
     rows("UPDATE webhook_delivery SET next_at = 0")  # its time with the first process is over
     process = await asyncio.to_thread(Process, tmp_path, HOOK=SECRET)
     try:
@@ -341,7 +369,7 @@ async def test_p1_what_was_answered_and_what_was_to_be_told_survive_kill_9(tmp_p
         await submitted(process, key, [*told, "new"], again)
         assert {name: again[name] for name in told} == told
         assert len(rows("SELECT DISTINCT once FROM task")) == len(rows("SELECT id FROM task"))
-        await until(lambda: len(receiver.came) == 2 and not rows("SELECT id FROM webhook_delivery"), 30)
+        await until(lambda: len(receiver.came) == 2 and not rows(untold), 30)
     finally:
         assert (await asyncio.to_thread(process.stop))[0] == 0
     ids = {headers["webhook-id"] for headers, _ in receiver.came}

@@ -245,6 +245,32 @@ async def test_answers_at_once_are_limited_and_counted(sim: Sim) -> None:
     assert [r["client_left"] for r in sim.requests()] == [True, True, False]
 
 
+async def test_beyond_the_slots_requests_wait_in_order(sim: Sim) -> None:
+    sim.set_limits(slots=2)
+    sim.set_faults({"kind": "hang", "times": 2})
+    hanging = [asyncio.create_task(raw(sim, body(f"{n}"))) for n in range(2)]
+    await until(lambda: sim.stats()["in_flight"] == 2)
+    waiting = []
+    for n in range(4):
+        waiting.append(asyncio.create_task(post(sim, body(f"waits {n}"))))
+        await until(lambda: sim.stats()["in_flight"] == len(waiting) + 2)
+    waiting.pop(1).cancel()  # who leaves the line keeps nobody
+    await until(lambda: sim.stats()["in_flight"] == 5)
+    assert not any(task.done() for task in waiting) and sim.stats()["completed"] == 0
+    hanging[0].cancel()
+    assert [(await task)[0] for task in waiting] == [200, 200, 200]
+    ended = [each["ended"] for each in sim.requests() if each["status"] == 200]
+    assert ended == sorted(ended)
+    sim.set_limits(slots=1)
+    late = asyncio.create_task(post(sim, body("late")))
+    await until(lambda: sim.stats()["in_flight"] == 2)
+    assert not late.done(), "the other one still has its slot"
+    sim.set_limits(slots=None)
+    assert (await late)[0] == 200
+    hanging[1].cancel()
+    await asyncio.gather(*hanging, return_exceptions=True)
+
+
 async def test_f57_prompt_cache_credit(sim: Sim) -> None:
     system = {"role": "system", "content": "규칙: 항상 정중하게 답하세요. " * 120}
 

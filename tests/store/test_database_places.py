@@ -112,6 +112,35 @@ def test_a_server_that_is_killed_and_started_again(postgres: Postgres, postgres_
         assert len(names(database)) == 10
 
 
+@pytest.mark.parametrize("patience", [None, 1.0])
+def test_connections_that_were_lost_since_are_replaced_unseen(
+    postgres: Postgres, postgres_url: str, patience: float | None
+) -> None:
+    def cut() -> None:
+        with postgres.connect() as connection:
+            mine = "datname = %s AND application_name = 'siafu'"
+            connection.execute(
+                f"SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE {mine}",
+                [database._engine.url.database],
+            )
+
+    def cut_within(tx: Transaction) -> None:
+        tx.change("INSERT INTO thing (name) VALUES ('cut')")
+        cut()
+        tx.change("INSERT INTO thing (name) VALUES ('cut too')")
+
+    with opened(postgres_url) as database:
+        together = threading.Barrier(3)
+        in_threads(3, lambda n: database.transact(lambda tx: (tx.rows("SELECT 1 AS one"), together.wait(30))))
+        cut()
+        until = None if patience is None else time.monotonic() + patience
+        database.transact(lambda tx: tx.change("INSERT INTO thing (name) VALUES ('after')"), until=until)
+        assert names(database) == ["첫째", "after"]
+        with pytest.raises(StoreError, match="PostgreSQL"):
+            database.transact(cut_within)  # what has begun is not done again
+        assert names(database) == ["첫째", "after"]
+
+
 def test_transactions_that_wait_for_each_other_are_repeated(postgres_url: str) -> None:
     with opened(postgres_url) as database:
         add(database, "a", "b")

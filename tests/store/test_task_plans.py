@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from siafu.errors import InputError
 from siafu.store import tasks as module
 from siafu.store.database import Transaction
 from siafu.store.figures import task_families
@@ -80,13 +81,16 @@ async def test_nothing_that_workers_ask_for_reads_the_whole_table(
     await house.done(leases[0])
     await house.store.accept([new("once", needs=(leases[1].id,))])
     await house.store.any_left("k")
+    await house.desk.cancel(await house.added(new("other", tenant="3")))
+    with pytest.raises(InputError, match="there is no task"):
+        await house.desk.one("run/nobody")
     await Workers(house.database).say(standing(), ["k"])
     await Workers(house.database).all()
     await Workers(house.database).health()
     await task_families(house.database)()
     await clients_ask(house, leases[0].id)
     assert not plans.full, "\n".join(plans.full)
-    assert len(plans.seen) >= 22
+    assert len(plans.seen) >= 25
 
 
 async def clients_ask(house: House, id: str) -> None:

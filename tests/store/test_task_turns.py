@@ -10,7 +10,7 @@ from siafu.errors import InputError
 from siafu.store.task_desk import Which
 from siafu.store.task_records import AGED_SECONDS, AGED_SHARE, Failed
 
-from .task_house import House, new
+from .task_house import LEASE, House, new
 
 
 async def order(house: House, most: int, **more: Any) -> str:
@@ -91,3 +91,40 @@ async def test_what_needed_a_task_that_succeeded_and_is_gone_can_be_retried(hous
     assert await house.desk.purge(Which(), 50) == 1
     assert await house.desk.retry([other]) == 1
     assert (await house.claimed()).id == other
+
+
+HOWS = ("at once", "first to last", "last to first", "all but some", "forgotten", "expired")
+
+
+@pytest.mark.parametrize("how", HOWS)
+async def test_what_ends_before_it_began_has_used_no_turn(house: House, how: str) -> None:
+    deadline = 60.0 if how == "expired" else None
+    mine = await house.added(*(new(tenant="a", customer="kim", deadline=deadline) for _ in range(30)))
+    await house.added(*(new(tenant="b") for _ in range(60)))
+    assert await order(house, 4) == "abab"
+    gone, kept = mine[2:], 0
+    if how == "all but some":
+        gone, kept = [*mine[2:10], *mine[14:]], 4
+    if how == "expired":
+        house.pass_time(61)
+        await house.store.tick("w", {}, LEASE, renew=False)
+    elif how == "forgotten":
+        await house.desk.forget("kim", "a")
+    else:
+        gone.sort(key=mine.index, reverse=how == "last to first")
+        for part in [gone] if how == "at once" else [[id] for id in gone]:
+            await house.desk.cancel(part)
+    await house.added(*(new(tenant="a") for _ in range(3)))
+    found = await order(house, kept + 3 + (15 if kept else 6))  # what is left is where it was, and the new ones behind
+    assert found.count("a") == kept + 3, found
+
+
+async def test_nobody_gains_a_turn_by_cancelling(house: House) -> None:
+    """A tenant that submits and cancels again and again gets no more turns than others."""
+    await house.added(*(new(tenant="b") for _ in range(40)))
+    found = ""
+    for _ in range(15):
+        await house.desk.cancel([await house.one(tenant="a")])
+        await house.one(tenant="a")
+        found += await order(house, 2)
+    assert found.count("a") <= found.count("b") + 1

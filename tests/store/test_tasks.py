@@ -13,6 +13,7 @@ from siafu.errors import Conflict, Fenced, InputError, StoreError
 from siafu.store.records import JournalEntry
 from siafu.store.task_desk import Which
 from siafu.store.task_records import (
+    BOUND,
     MAX_PAYLOAD,
     MOST_DELIVERIES,
     Accepted,
@@ -23,6 +24,7 @@ from siafu.store.task_records import (
     Later,
     NotAccepted,
     Succeeded,
+    task_key,
 )
 
 from .task_house import LEASE, House, new
@@ -456,3 +458,18 @@ async def test_what_was_submitted_under_a_key_and_what_has_ended_is_found(house:
     assert await house.desk.known("", []) == {}
     await house.done(await house.claimed())
     assert await house.desk.ended_of([first, second, "t_0"]) == {first, "t_0"}
+
+
+async def test_a_task_is_found_by_its_name_whatever_slashes_are_in_it_and_whoever_it_is_for(house: House) -> None:
+    named = {"6월/월": ("문의/1", "1"), "r": ("문의/1", "r%", "1' OR 1")}
+    ids = {
+        (run, name): await house.one(run=run, once=task_key(run, name) + (f"{BOUND}kim" if run == "r" else ""))
+        for run, names in named.items()
+        for name in names
+    }
+    for (run, name), id in ids.items():
+        assert (await house.desk.one(f"{run}/{name}")).id == id
+    assert (await house.desk.one("1")).id == ids["6월/월", "1"]
+    for wrong in ("문의/1", "r", "월/1", "rx", "1\x1fkim", "", "/"):
+        with pytest.raises(InputError, match="several" if wrong == "문의/1" else "there is no"):
+            await house.desk.one(wrong)

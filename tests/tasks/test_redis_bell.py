@@ -15,7 +15,9 @@ import pytest
 from certificates import certified
 from services import Server, free_port, redis_command, running_redis
 from siafu.border.secrets import Secret
+from siafu.cli.main import main
 from siafu.config.settings import load
+from siafu.config.task_house import task_house
 from siafu.config.tasks import task_database, task_store
 from siafu.errors import ConfigError, StoreError
 from siafu.pace.clock import SystemClock
@@ -28,7 +30,7 @@ from siafu.store.task_records import Lease, Succeeded
 from store.task_house import new
 
 from .redis_faults import AT_ONCE, FAULTS, a_town
-from .test_worker import SECONDS, Site, quick
+from .site import SECONDS, Site, quick
 
 pytest.importorskip("redis")
 STREAM = "siafu:tasks:place"
@@ -229,15 +231,36 @@ async def test_who_has_no_slot_leaves_notes_to_others(bells: Bells, redis_url: s
     assert heard["full"] == 0
 
 
-async def test_a_note_names_the_task_that_was_accepted(redis_url: str, tmp_path: Path) -> None:
+async def test_a_note_names_the_task_that_was_accepted_or_begins_again(
+    redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What the settings put together; and the end of the block sends what was rung."""
     settings = load(flags={"home": tmp_path, "redis_url": redis_url}, environ={})
+    monkeypatch.setenv("SIAFU_HOME", str(tmp_path))
+    monkeypatch.setenv("SIAFU_REDIS_URL", redis_url)
+
+    def retried() -> None:
+        with pytest.raises(SystemExit, match="0"):
+            main(["tasks", "retry", task.id])
+
     async with task_store(settings) as store:
         (task,) = await store.accept([new("1")])
     async with task_database(settings) as database:
         (row,) = await database.run(lambda tx: tx.rows("SELECT id FROM task_place"))
-    port = int(redis_url.rpartition(":")[2].partition("/")[0])
-    assert task.id.encode() in redis_command(port, "XRANGE", f"siafu:tasks:{row['id']}", "-", "+")
+    stream, port = f"siafu:tasks:{row['id']}", int(redis_url.rpartition(":")[2].partition("/")[0])
+
+    def notes() -> int:
+        return redis_command(port, "XRANGE", stream, "-", "+").count(task.id.encode())
+
+    assert notes() == 1
+    async with task_house(settings) as served:
+        assert not isinstance(served, str)
+        await served.desk.cancel([task.id])
+        await served.desk.retry([task.id])
+        await until(lambda: notes() == 2)
+        await served.desk.cancel([task.id])
+        await asyncio.to_thread(retried)
+        assert notes() == 3
 
 
 @pytest.mark.parametrize(

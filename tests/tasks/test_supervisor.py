@@ -10,16 +10,20 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import msgspec
 import pytest
 
 from processes import alive
 from siafu.border.stopping import Stops
-from siafu.pace.clock import SystemClock
+from siafu.pace.clock import SystemClock, VirtualClock
 from siafu.queue import supervisor as module
-from siafu.queue.supervisor import Ended, Supervisor, worst
+from siafu.queue.pulse import Kept, stands_still
+from siafu.queue.supervisor import Ended, Patience, Supervisor, worst
 
 SECONDS = 20.0  # the longest that anything here may take
 SLEEPS = "while true; do sleep 0.05; done"
+STILL = 1.0  # seconds until a process that has begun to beat hangs; others never do
+PULSE = "pulse=/proc/self/fd/$(echo $1 | grep -o '\"pulse\":[0-9]*' | cut -d: -f2)"
 
 
 class Site:
@@ -29,8 +33,9 @@ class Site:
 
     async def run(self, script: str, number: int = 1, *, seconds: float = SECONDS) -> list[Ended]:
         words = ["/bin/sh", "-c", f"echo $$ >> pids; {script}"]
+        patience = Patience(closing=seconds, still=STILL)
         supervisor = Supervisor(
-            words, {"WHERE": "여기"}, seconds, self.said.append, clock=SystemClock(), rng=Random(1)
+            words, {"WHERE": "여기"}, patience, self.said.append, clock=SystemClock(), rng=Random(1)
         )  # fmt: skip
         return await supervisor.run(number, self.stops)
 
@@ -69,6 +74,43 @@ async def test_what_dies_is_started_again_and_the_reason_told(site: Site) -> Non
         "was ended by SIGKILL", "ended with exit code 1",
     ]  # fmt: skip
     assert f"worker process 1 (pid {site.pids()[0]})" in site.said[0] and "starts again in" in site.said[0]
+
+
+async def test_what_hangs_is_killed_and_started_again(site: Site) -> None:
+    beats = "for n in 1 2 3 4 5 6 7 8 9 a b c d e; do echo . > $pulse; sleep 0.1; done; echo $1"  # longer than STILL
+    lives = f"{PULSE}; case $(wc -l < pids) in 1) echo . > $pulse; kill -STOP $$;; 2) exit 1;; *) {beats};; esac"
+    (ended,) = await site.run(lives)
+    assert (ended.code, ended.deaths) == (0, 2)
+    (first, *_), (hung, died) = site.pids(), site.said
+    assert hung.startswith(f"worker process 1 (pid {first}) did not move for 1 s and was killed; it starts again in")
+    assert "ended with exit code 1" in died
+    kept = msgspec.json.decode(ended.output, type=Kept)
+    assert (kept.died, kept.hung) == (1, 1)
+    assert [rows for family in kept.families() for rows in family.rows] == [(("died",), 1.0), (("hung",), 1.0)]
+
+
+class Suspended(VirtualClock):
+    """The whole machine is suspended for an hour at each look; a beat comes in before each third of the first 30."""
+
+    def __init__(self, beats: int) -> None:
+        super().__init__()
+        self._beats, self.looks = beats, 0
+
+    async def sleep(self, seconds: float) -> None:
+        await super().sleep(3600)
+        self.looks += 1
+        if self.looks <= 30 and self.looks % 3 == 0:
+            os.write(self._beats, b".")
+
+
+async def test_while_the_parent_stands_still_itself_nobody_hangs() -> None:
+    ours, theirs = os.pipe()
+    clock = Suspended(theirs)
+    assert await stands_still(ours, 8.0, clock)
+    assert clock.looks == 30 + 8
+    os.close(theirs)
+    assert not await stands_still(ours, 8.0, clock)  # it ends, and does not hang
+    os.close(ours)
 
 
 async def test_what_cannot_be_started_is_tried_again(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

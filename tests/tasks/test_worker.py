@@ -8,7 +8,7 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -16,51 +16,16 @@ import msgspec
 import pytest
 
 from services import Postgres
-from siafu.border.stopping import Stops
 from siafu.errors import Fenced, StoreError
-from siafu.pace.clock import SystemClock
-from siafu.queue.doorbell import Doorbell, ringing
-from siafu.queue.worker import Halt, Outcome, Tally, Worker, WorkerOptions
+from siafu.queue.doorbell import ringing
+from siafu.queue.worker import Halt, Outcome
 from siafu.store.records import JournalEntry
 from siafu.store.task_journal import TaskJournal
 from siafu.store.task_records import AGED_SHARE, MAX_PAYLOAD, Failed, Later, Lease, State, Succeeded
 from siafu.store.tasks import Tick
 from store.task_house import KIND, House, new
 
-LEASE = 0.5
-SECONDS = 30.0  # the longest that anything here may take
-
-
-class Site:
-    """A store, a bell, and workers with one handler."""
-
-    def __init__(self, url: str) -> None:
-        self.bell = Doorbell()
-        self.house = House(url)
-        self.house.store._rung = self.bell.ring
-        self.stops = Stops(asyncio.Event(), asyncio.Event())
-        self.workers: list[Worker] = []
-        self.runs: list[asyncio.Task[Tally]] = []
-
-    def work(self, handler: Callable[[Lease, TaskJournal], Awaitable[Outcome]], **options: Any) -> asyncio.Task[Tally]:
-        options = {"slots": 4, "lease": LEASE, "poll": 0.1, "grace": 5.0, **options}
-        name = f"w{len(self.workers)}"
-        handlers: Any = dict.fromkeys(options.pop("kinds", (KIND,)), handler)
-        worker = Worker(name, self.house.store, handlers, self.bell, SystemClock(), WorkerOptions(**options))
-        self.workers.append(worker)
-        self.runs.append(asyncio.create_task(worker.run(self.stops)))
-        return self.runs[-1]
-
-    async def until(self, state: str, number: int = 1) -> None:
-        async with asyncio.timeout(SECONDS):
-            while (await self.house.states())[state] != number:
-                await asyncio.sleep(0.02)
-
-    async def aclose(self) -> None:
-        for run in self.runs:
-            run.cancel()
-        await asyncio.gather(*self.runs, return_exceptions=True)
-        await self.house.aclose()
+from .site import LEASE, SECONDS, Site, lasting, quick
 
 
 @pytest.fixture
@@ -69,18 +34,6 @@ async def site(tmp_path: Path) -> AsyncIterator[Site]:
     async with asyncio.timeout(2 * SECONDS):
         yield opened
     await opened.aclose()
-
-
-async def quick(lease: Lease, journal: TaskJournal) -> Outcome:
-    return Succeeded('"done"')
-
-
-def lasting(seconds: float) -> Any:
-    async def work(lease: Lease, journal: TaskJournal) -> Outcome:
-        await asyncio.sleep(seconds)
-        return Succeeded('"done"')
-
-    return work
 
 
 async def test_it_fills_its_slots_and_no_more_and_ends_when_nothing_is_left(site: Site) -> None:
@@ -97,6 +50,36 @@ async def test_it_fills_its_slots_and_no_more_and_ends_when_nothing_is_left(site
     await site.house.added(*(new() for _ in range(30)))
     tally = await site.work(work, until_empty=True)
     assert (tally.claimed, tally.left, tally.fenced, most) == (30, Counter(succeeded=30), 0, 4)
+
+
+async def test_a_task_is_claimed_in_the_transaction_that_ends_the_one_before(site: Site) -> None:
+    await site.house.added(*(new() for _ in range(20)))
+    before = site.house.store.together.commits
+    run = site.work(quick, slots=1, lease=SECONDS, poll=SECONDS)
+    await site.until("succeeded", 20)
+    site.stops.signal()
+    await run
+    assert site.house.store.together.commits - before < 20 + 10, "apart, they are 40"
+
+
+async def test_what_cannot_be_recorded_keeps_its_slot(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    tries: Counter[str] = Counter()
+
+    async def refused(task: str, epoch: int, verdict: object) -> State:
+        tries[task] += 1
+        await asyncio.sleep(0.01)
+        raise StoreError("away")
+
+    await site.house.added(*(new() for _ in range(12)))
+    with monkeypatch.context() as patch:
+        patch.setattr(site.house.store, "end", refused)
+        run = site.work(quick, slots=2, until_empty=True)
+        async with asyncio.timeout(SECONDS):
+            while min(tries.values(), default=0) < 4:
+                await asyncio.sleep(0.02)
+        assert len(tries) == 4, "two, and two that were claimed before anything was known of that"
+        assert (site.workers[0].busy, await site.house.states()) == (4, {"leased": 4, "ready": 8})
+    assert (await run).left == Counter(succeeded=12)
 
 
 async def test_f37_a_task_that_lasts_longer_than_the_lease_is_done_once(site: Site) -> None:
@@ -198,7 +181,7 @@ async def test_f38_a_stopped_worker_lets_tasks_end_and_takes_no_more(site: Site)
     await site.until("leased", 4)
     site.stops.signal()
     tally = await run
-    assert tally.left == Counter(succeeded=4)
+    assert (tally.left, tally.cut) == (Counter(succeeded=4), 0)
     assert await site.house.states() == {"succeeded": 4, "ready": 2}
 
 
@@ -209,7 +192,8 @@ async def test_g8_what_has_not_ended_is_handed_back_in_good_order(site: Site, si
     await site.until("leased", 3)
     for _ in range(signals):
         site.stops.signal()
-    assert (await run).left == Counter(ready=3)
+    tally = await run
+    assert (tally.left, tally.cut) == (Counter(ready=3), 3)
     assert [(await site.house.task(id)).deliveries for id in ids] == [0, 0, 0]
 
 

@@ -55,6 +55,10 @@ Examples:
   siafu bench limits --seeds 10
       more runs of each scenario
   siafu bench limits --json > limits.json
+  siafu bench limits --base-url http://127.0.0.1:11434/v1 --model NAME
+      on a model server of your own with 4 slots, such as llama.cpp's
+  siafu bench limits --model-path FILE.gguf --slots 4
+      serves the file (pip install 'siafu[local]'), at last with half the slots
 """
 STORM_EPILOG = """\b
 Examples:
@@ -194,15 +198,35 @@ def crowd(
 @app.command(epilog=LIMITS_EPILOG)
 def limits(
     seeds: int = typer.Option(3, min=1, max=100, help="Runs of each scenario, with different chance."),
+    base_url: str | None = typer.Option(None, help="A real model server instead; takes minutes."),
+    model: str | None = typer.Option(None, help="--base-url: the model's name there."),
+    model_path: Path | None = typer.Option(None, metavar="FILE.gguf", help="A model file to serve and use instead."),
+    slots: int = typer.Option(4, min=1, max=1000, help="Real server: how many calls it works on at once."),
+    agents: int = typer.Option(12, min=2, max=10_000, help="Real server: agents that ask all the time."),
+    calls: int = typer.Option(150, min=3, help="Real server: calls of each row."),
+    policies: str = typer.Option(
+        "slots,fixed,aimd,vegas,window", metavar="P,P", help="Real server: slots is fixed at its --slots."
+    ),
+    prompts: str = typer.Option(
+        "short,long,mixed,whole", metavar="P,P", help="Real server: whole is mixed, answered in one piece."
+    ),
     json: bool = Json,
 ) -> None:
-    """Compare the limiter's policies in virtual time.
+    """Compare the limiter's policies, in virtual time or on a real model server.
 
     They decide how many calls are under way at once (limits.policy).
     """
     from siafu.bench.limits.report import compare, totals
     from siafu.cli.bench_tables import show_limits
 
+    if base_url or model or model_path:
+        from siafu.bench.demo.real import Model
+        from siafu.bench.limits.live import Load
+        from siafu.cli.bench_live import on_real_server
+
+        load = Load(slots=slots, agents=agents, calls=calls, policies=policies.split(","), prompts=prompts.split(","))
+        on_real_server(Model(base_url=base_url, name=model, path=model_path), load, json=json)
+        return
     rows = compare(range(1, seeds + 1))
     if json:
         print_report({"rows": rows, "totals": totals(rows)})

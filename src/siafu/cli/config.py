@@ -41,20 +41,25 @@ def check(
     json: bool = AsJson,
 ) -> None:
     """Say everything that is wrong with a settings file."""
+    from siafu.apps.support.routes import ROLES
     from siafu.border.text import printable
-    from siafu.config.checking import problems
-    from siafu.config.settings import settings_file
+    from siafu.config.checking import problems, risks, strange_roles
+    from siafu.config.settings import load, settings_file
     from siafu.errors import InputError
 
     path = settings_file(file or config)
     if not path.exists():
         raise InputError(f"there is no file {path}; `siafu init` writes one with every setting")
     found = problems(path)
+    settings = None if found else load(config=path)
+    warnings = [] if settings is None else [*risks(settings), *strange_roles(settings, ROLES)]
     if json:
-        print_json({"file": str(path), "ok": not found, "problems": found})
+        print_json({"file": str(path), "ok": not found, "problems": found, "warnings": warnings})
     else:
         for text in found:
             typer.echo(printable(text))
+        for text in warnings:
+            typer.echo(f"warning: {printable(text)}", err=True)
         typer.echo(f"{printable(str(path))}: {len(found) or 'nothing'} wrong", err=bool(found))
     raise typer.Exit(2 if found else 0)
 
@@ -76,7 +81,7 @@ def show(config: Path | None = Config, json: bool = AsJson) -> None:
     rows = effective(load(config=config), given(config=config))
     if json:
         return print_json(rows)
-    return print_table(("SETTING", "FROM", "VALUE"), [(row.name, row.source, _text(row.value)) for row in rows])
+    return print_table(("setting", "from", "value"), [(row.name, row.source, _text(row.value)) for row in rows])
 
 
 def _text(value: Any) -> str:

@@ -13,7 +13,9 @@ import typer
 
 from siafu.border.text import preview
 from siafu.cli.cost_tables import (
+    budgets_json,
     estimate_json,
+    print_budgets,
     print_estimate,
     print_report,
     print_what_if,
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from siafu.apps.costs.guess import Guessing
     from siafu.apps.filerun.job import FileJob
     from siafu.config.settings import Settings
+    from siafu.store.spending import Work
 
 app = typer.Typer(
     help="What runs have cost, from their ledgers; what a file will cost; what a run would cost on other models.",
@@ -86,13 +89,15 @@ def report(
 ) -> None:
     """Add up what calls have cost."""
     from siafu.apps.costs.report import cost_report
+    from siafu.config.budgets import keys_today
     from siafu.config.settings import load
     from siafu.store.spending import DIMENSIONS
 
     wrong = [name for name in by if name not in DIMENSIONS]
     if wrong or len(set(by)) < len(by):
         raise InputError(f"--by is one of {', '.join(DIMENSIONS)}, each at most once, not {preview(' '.join(by), 60)}")
-    home = load(config=config).home
+    settings = load(config=config)
+    home, budgets = settings.home, keys_today(settings, time.time()) if "key" in by else {}
     since_at, until_at = _time(since, end=False), _time(until, end=True)
     files = list(dict.fromkeys(file for path in paths or [home] for file in _journals(path, home)))
     name = None if run is None else _the_run(run, home).name
@@ -103,9 +108,11 @@ def report(
     for why in found.unread:
         typer.echo(f"siafu: left out: {why}", err=True)
     if as_json:
-        print_json(report_json(found, by, since_at, until_at, expected))
+        told = report_json(found, by, since_at, until_at, expected)
+        print_json({**told, "budgets": budgets_json(budgets)} if budgets else told)
     else:
-        print_report(found, by, expected)
+        print_report(found, by, expected, None if expected is None else _done(files, name))
+        print_budgets(budgets)
     raise typer.Exit(1 if found.unread else 0)
 
 
@@ -240,6 +247,17 @@ def _the_run(wanted: str, home: Path) -> _Run:
         except StoreError:
             continue
     return _Run(wanted, None)
+
+
+def _done(journals: Iterable[Path], run: str | None) -> Work:
+    """What a run has done, or all runs in the journals. Raises: StoreError."""
+    from siafu.store.spending import Spending, Work
+
+    found = []
+    for path in journals:
+        with Spending(path) as ledger:
+            found += [ledger.work(each) for each in ledger.runs() if run in (None, each)]
+    return Work(tasks=sum(each.tasks for each in found), seconds=sum(each.seconds for each in found))
 
 
 def _journals(path: Path, home: Path) -> list[Path]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from siafu.apps.costs.estimate import Estimate, Pace
     from siafu.apps.costs.report import CostReport
     from siafu.apps.costs.what_if import WhatIf
-    from siafu.store.spending import Sums
+    from siafu.store.spending import Sums, Work
 
 TASKS = 100
 _WHY = {"repeated": "asked again, as the answer was lost or the work changed"}
 
 
-def print_report(found: CostReport, by: Sequence[str], expected: Estimate | None) -> None:
-    """The groups with their sum, what was waste, and what had been expected."""
+def print_report(found: CostReport, by: Sequence[str], expected: Estimate | None, work: Work | None) -> None:
+    """The groups with their sum, what was waste, and what had been expected beside the `work` that was done."""
     total = found.total
     there = {"at most": total.unknown, "unpriced": total.unpriced, "saved": total.saved_pico}
     more = [name for name, value in there.items() if value]
@@ -45,9 +45,24 @@ def print_report(found: CostReport, by: Sequence[str], expected: Estimate | None
         typer.echo(f"\nof {total.doubtful:,} answers the counts of the prompt cache contradict each other")
     if total.unpriced:
         typer.echo(f"\nunpriced calls: {total.unpriced:,}; they are in no amount")
-    if expected is not None:
+    if expected is not None and work is not None:
         typer.echo("")
-        print_comparison(expected, total, _interval(_all(total)))
+        print_comparison(expected, total, _interval(_all(total)), work)
+
+
+def print_budgets(budgets: Mapping[str, tuple[int, int]]) -> None:
+    """What is spent today of the budgets of keys, and those; nothing when there are none."""
+    if budgets:
+        typer.echo("\nbudgets of keys, today (UTC), all runs together")
+        rows = [[id, show_usd(spent), show_usd(budget)] for id, (spent, budget) in budgets.items()]
+        print_table(("key", "spent", "budget"), rows, numbers=1)
+
+
+def budgets_json(budgets: Mapping[str, tuple[int, int]]) -> list[dict[str, Any]]:
+    return [
+        {"key": id, "spent_today_usd": json_usd(spent), "budget_day_usd": json_usd(budget)}
+        for id, (spent, budget) in budgets.items()
+    ]
 
 
 def cache_text(sums: Sums) -> str:
@@ -69,13 +84,15 @@ def cache_json(sums: Sums) -> dict[str, Any]:
     }
 
 
-def print_comparison(expected: Estimate, spent: Sums, usd: str) -> None:
+def print_comparison(expected: Estimate, spent: Sums, usd: str, work: Work) -> None:
     """What an estimate had said, and what it was. usd: what was spent, as it stands elsewhere on the page."""
     rows = [
+        ("agents", f"{expected.agents:,}", f"{work.tasks:,}"),
         ("calls", f"{expected.calls:,}", f"{spent.calls:,}"),
         ("input tokens", f"{expected.input_tokens:,}", f"{spent.input_tokens:,}"),
         ("output tokens", f"{expected.output_tokens:,}", f"{spent.output_tokens:,}"),
         ("USD", _expected_usd(expected), usd),
+        ("minutes", f"{expected.seconds / 60:,.1f}", f"{work.seconds / 60:,.1f}"),
     ]
     print_table(("", "estimated", "so far"), rows, numbers=1)
 

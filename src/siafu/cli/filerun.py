@@ -284,9 +284,9 @@ def show_status(job: FileJob, where: Place, *, as_json: bool) -> None:
             typer.echo(told)
         for name, ended in found.upstreams.items() if len(found.upstreams) > 1 else ():
             typer.echo(printable(f"{'at':<10} {name}: {_ended(ended)}"))
-        if expected is not None:
+        if expected is not None and found.work is not None:
             typer.echo("")
-            print_comparison(expected, found.spent, usd_text(found.spent))
+            print_comparison(expected, found.spent, usd_text(found.spent), found.work)
 
 
 def _utc(at: float) -> str:

@@ -44,12 +44,16 @@ Examples:
   siafu keys create --name web --rpm 600 --concurrency 20
   siafu keys create --name trial --budget-total "20 USD" --days 30
   siafu keys create --name ci --json | jq -r .key
+  siafu keys create --name watcher --scope read
 """
 )
 def create(
     name: str = typer.Option(..., "--name", help="What the key is for."),
     model: list[str] = typer.Option(
         [], metavar="MODEL", help="A model it may use; NAME* = all that begin so. Default: every model"
+    ),
+    scope: list[str] = typer.Option(
+        [], metavar="SCOPE", help="What it may do: read, submit, cancel; may stand several times. Default: all"
     ),
     customer: str = typer.Option("", help="Requests to siafu/support are for this customer."),
     tenant: str = typer.Option("", help="A label for routes and records."),
@@ -68,8 +72,10 @@ def create(
     """Make a key and show it, this once."""
     from siafu.border.money import parse_usd
     from siafu.border.text import clean
-    from siafu.store.client_keys import KeyTerms
+    from siafu.store.client_keys import SCOPES, KeyTerms
 
+    if wrong := [each for each in scope if each not in SCOPES]:
+        raise InputError(f"--scope is one of {', '.join(SCOPES)}, not {wrong[0][:40]!r}")
     terms = KeyTerms(
         name=_word(clean(name), "name"),
         models=tuple(_word(each, "model") for each in model) or ("*",),
@@ -81,6 +87,7 @@ def create(
         rpm=rpm,
         concurrency=concurrency,
         priority=priority,
+        scopes=tuple(each for each in SCOPES if each in scope) or SCOPES,
     )
 
     async def make(keys: ClientKeys) -> tuple[ClientKey, Secret]:
@@ -108,7 +115,7 @@ def list_keys(config: Path | None = Config, json: bool = AsJson) -> None:
     if json:
         return print_json([_record(key) for key in keys])
     now = time.time()
-    columns = ("ID", "STATE", "KEY", "CREATED", "NAME")
+    columns = ("id", "state", "key", "created", "name")
     rows = [(each.id, each.state(now), f"{each.hint}…", time_text(each.created_at), each.terms.name) for each in keys]
     return print_table(columns, rows, nothing="no client keys; make one with: siafu keys create --name NAME")
 
@@ -134,7 +141,7 @@ def show(
     if json:
         return print_json(record)
     told = {name: bytes(value).decode() if isinstance(value, msgspec.Raw) else value for name, value in record.items()}
-    return print_record({**told, "models": " ".join(key.terms.models)})
+    return print_record({**told, **{name: " ".join(record[name]) for name in ("models", "scopes")}})
 
 
 @app.command(
@@ -213,6 +220,7 @@ def _record(key: ClientKey) -> dict[str, Any]:
         "state": key.state(time.time()),
         "hint": key.hint,
         "models": terms.models,
+        "scopes": terms.scopes,
         "customer": terms.customer,
         "tenant": terms.tenant,
         "budget_day_usd": json_usd(terms.day_pico),
@@ -227,14 +235,23 @@ def _record(key: ClientKey) -> dict[str, Any]:
 
 
 def _spent(settings: Settings, key: ClientKey) -> dict[str, Any]:
-    """What the ledger says; calls that run count as much as they may cost."""
+    """What the ledger of this home says; calls that run count as much as they may cost. Of a budget that servers share,
+    what all of them said.
+    """
     from siafu.border.money import json_usd
+    from siafu.config.budgets import spent_of_budgets
     from siafu.config.client_keys import LEDGER, RUN
+    from siafu.gateway.shared import client_budget_names
     from siafu.store.key_spending import charged_in
 
-    day = time.time() // 86_400 * 86_400
-    before, today = charged_in(settings.home / LEDGER, RUN, key.id, day)
-    return {"spent_today_usd": json_usd(today), "spent_total_usd": json_usd(before + today)}
+    now = time.time()
+    before, today = charged_in(settings.home / LEDGER, RUN, key.id, now // 86_400 * 86_400)
+    total = before + today
+    if settings.database_url is not None:
+        day_name, total_name = client_budget_names(now, key.id)
+        told = spent_of_budgets(settings, [day_name, total_name])
+        today, total = told.get(day_name, today), told.get(total_name, total)
+    return {"spent_today_usd": json_usd(today), "spent_total_usd": json_usd(total)}
 
 
 def _word(text: str, what: str) -> str:

@@ -169,11 +169,20 @@ def main(argv: list[str] | None = None) -> None:
         _say("interrupted")
         code = Interrupted.exit_code
     except BrokenPipeError:  # the reader went away, as in `siafu ... | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 1
+        _let_go_of_output()
     except Exception as error:  # noqa: BLE001 - told without a page of traceback
         code = _unexpected(error)
+        _let_go_of_output()
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _let_go_of_output() -> None:
+    """What cannot be written (nobody reads, the disk is full) would be an error once more when Python ends."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _unexpected(error: Exception) -> int:

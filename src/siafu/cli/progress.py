@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections import deque
 from collections.abc import Callable
@@ -19,22 +18,13 @@ from rich.text import Text
 from siafu.apps.filerun.job import Plan
 from siafu.border.money import show_usd
 from siafu.border.text import printable
+from siafu.cli.lanes import Lanes
 from siafu.errors import ApprovalPending
-from siafu.observe.events import (
-    AttemptEnded,
-    CheaperModel,
-    Event,
-    ItemEnded,
-    ItemStarted,
-    LaneClosed,
-    LaneOpened,
-    Waited,
-)
+from siafu.observe.events import AttemptEnded, CheaperModel, Event, ItemEnded, ItemStarted, Waited
 from siafu.swarm.results import MapResult
 
 LINE_SECONDS = 5.0
 RATE_SECONDS = 60
-QUIET_SECONDS = 60.0  # between two notes about one upstream that comes and goes
 WIDTH = 80
 _REASONS = {
     "rate_limited": "rate limited",
@@ -43,10 +33,6 @@ _REASONS = {
     "waiting": "before asking again",
     "quota": "no credit left",
     "outage": "the endpoint fails",
-}
-_OUT = {
-    "access_refused": "its key is refused; left out until the key is changed",
-    "quota_exhausted": "no credit or quota left; it is asked again now and then, until it goes on",
 }
 
 
@@ -159,8 +145,7 @@ class Progress:
         self._clock = clock
         self._live: Live | None = None
         self._told = (self.counts.began, 0)
-        self._told_of: dict[str, float] = {}  # upstreams and keys, and when people heard that one takes no calls
-        self._out: set[str] = set()  # those of which they have not heard since
+        self._lanes = Lanes(self.note, clock)
         self._asked = False  # people have been told that something waits for them
 
     def __enter__(self) -> Self:
@@ -189,6 +174,7 @@ class Progress:
 
     def __call__(self, event: Event) -> None:
         self.counts.saw(event)
+        self._lanes(event)
         if isinstance(event, CheaperModel):
             self.note(f"most of a budget is used: {event.instead} is asked instead of {event.model} from now on")
         if isinstance(event, Waited):
@@ -200,15 +186,6 @@ class Progress:
                 if later := len(self.counts.waiting) - asked:
                     self.note(f"{later:,} could not be settled yet and are tried again")
             self._tell()
-        elif isinstance(event, LaneClosed):
-            if self._clock() - self._told_of.get(event.lane, -math.inf) >= QUIET_SECONDS:
-                self._told_of[event.lane] = self._clock()
-                self._out.add(event.lane)
-                why = _OUT.get(event.reason, f"{event.reason} again and again; tried now and then")
-                self.note(f"{event.lane}: {why}")
-        elif isinstance(event, LaneOpened) and event.lane in self._out:
-            self._out.remove(event.lane)
-            self.note(f"{event.lane} answers again")
 
     def note(self, text: str) -> None:
         self._console.print(Text(printable(text)), soft_wrap=not self._console.is_terminal)

@@ -138,8 +138,6 @@ async def _run(
         await ring.refresh()
         if together is None and ring.limited:
             voice.say("requests a minute and at once of client keys are counted by this server alone (no redis_url)")
-        if settings.database_url and ring.budgeted:
-            voice.say("budgets of client keys are counted by this server alone, others know nothing of what it spends")
         if not door.loopback and not ring.active:
             raise ConfigError(
                 "this address can be reached from other machines, so clients need a key, and there is none: make one "

@@ -19,6 +19,7 @@ Examples:
   siafu sim --port 9100 --seed 7             always the same answers
   siafu sim --latency none                   at once
   siafu sim --rpm 600 --max-concurrency 100  limits with true 429 headers
+  siafu sim --slots 4                        a model server: four at once
   siafu sim --faults 429:5%,500:1%,hang:1%   faults by rate
   siafu sim --faults faults.json             faults by script
   siafu sim --model big=450,16 --model small=200,6
@@ -45,7 +46,8 @@ def sim(
     latency: str = typer.Option("default", metavar="SPEC", help="default, none, scale:0.2 or fixed:200ms."),
     rpm: float | None = typer.Option(None, help="Requests a minute."),
     tpm: float | None = typer.Option(None, help="Tokens a minute, prompt and answer."),
-    max_concurrency: int | None = typer.Option(None, help="Answers at once."),
+    max_concurrency: int | None = typer.Option(None, help="Answers at once; more are refused."),
+    slots: int | None = typer.Option(None, help="Answers at once; more wait in order, as at a llama.cpp server."),
     burst: float = typer.Option(6.0, help="Seconds' worth of rpm and tpm that may come at once."),
     faults: str = typer.Option("", metavar="SPEC", help="Rates such as 429:5%,500:1%, or a JSON file with a script."),
     model: list[str] = typer.Option(
@@ -76,7 +78,7 @@ def sim(
     rates, rules = parse_faults(faults)
     models = dict(map(parse_speed, model)) or None
     try:
-        limits = Settings(rpm=rpm, tpm=tpm, max_concurrency=max_concurrency, burst=burst)
+        limits = Settings(rpm=rpm, tpm=tpm, max_concurrency=max_concurrency, slots=slots, burst=burst)
     except ValueError as error:
         raise ConfigError(str(error)) from None
     options = Options(

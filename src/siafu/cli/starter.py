@@ -86,6 +86,7 @@ SETTINGS = """\
 [budgets]
 # day = "20 USD"                     # for all runs of this home together, UTC; not set: no limit
 # roles = { refund = "5 USD" }       # the same for the agents of each role
+# keys = { "seoul#1" = "9 USD" }     # the same for calls with each key of an upstream; then another one is asked
 # per_item = "0.05 USD"              # an item that would pass it fails; not set: no limit
 # per_agent = "0.02 USD"             # the same for one agent of an item
 # soft = 0.8                         # from this share of a budget on ...

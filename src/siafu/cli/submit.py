@@ -75,7 +75,7 @@ class Taken(msgspec.Struct):
                 "key_reused": f"the id {preview(line.key, 60)!r} stands for another request of this run, task "
                 f"{answer.id}; give it another id, or the run another name (--run)",
                 "need_unknown": f"it needs the task {answer.id}, which is not there, or another tenant's",
-                "need_failed": f"it needs the task {answer.id}, which did not succeed: siafu tasks retry {answer.id}",
+                "need_failed": _need_failed(answer.id),
             }
             return self.refuse(line.number, answer.code, why[answer.code])
         self.accepted += answer.fresh
@@ -219,16 +219,23 @@ async def _problems(settings: Settings, lines: Iterator[Read], needs: Sequence[s
             wanted = {task_key(line.task.run, need) for line in good for need in line.needs}
             known = await desk.known(tenant, sorted(wanted))
             prints = await desk.prints(tenant, [line.task.once or "" for line in good])
+            failed = await desk.failed_of({*common, *known.values()})
             for line in good:
                 keys, once = [task_key(line.task.run, need) for need in line.needs], line.task.once or ""
                 if any(key not in known and key not in seen for key in keys):
                     found.append(f"line {line.number}: it needs a line that was not submitted in this run before it")
                     continue
                 ids = (*common, *(known.get(key, key) for key in keys))
+                if once not in prints and (bad := next((id for id in ids if id in failed), None)):
+                    found.append(f"line {line.number}: {_need_failed(bad)}")
                 mine = body_print(msgspec.structs.replace(line.task, needs=ids))
                 if mine != prints.get(once, mine) or mine != seen.setdefault(once, mine):
                     found.append(f"line {line.number}: the id {preview(line.key, 60)!r} stands for another request")
     return found
+
+
+def _need_failed(id: str) -> str:
+    return f"it needs the task {id}, which did not succeed: siafu tasks retry {id}"
 
 
 def _parts(lines: Iterator[Read], most: int) -> Iterator[list[Read]]:

@@ -254,6 +254,7 @@ async def _answer_alone(
 @contextlib.asynccontextmanager
 async def _opened(settings: Settings, job: SupportJob, plan: Plan, database: str | None) -> AsyncIterator[House]:
     """A house with the support swarm's tools, and `job` ready to use them."""
+    from siafu.apps.support.routes import ROLES
     from siafu.config.assembly import opened
     from siafu.config.servers import support_desk
 
@@ -261,7 +262,7 @@ async def _opened(settings: Settings, job: SupportJob, plan: Plan, database: str
         plan.notice(f"{UNPAID}; to try refunds: siafu payments serve --help")
     async with support_desk(settings, database=database) as desk:
         await job.ready(desk.tools, desk.identity_key)
-        plan = msgspec.structs.replace(plan, tools=desk.tools, denied=desk.denied)
+        plan = msgspec.structs.replace(plan, tools=desk.tools, denied=desk.denied, roles=ROLES)
         async with opened(settings, plan) as house:
             yield house
 

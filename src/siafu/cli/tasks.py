@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 import typer
 
+from siafu.border.text import counted
 from siafu.cli.showing import AsJson, Config, print_lines, print_record, print_table, time_text
 from siafu.errors import ConfigError, InputError
 
 if TYPE_CHECKING:
     from siafu.store.task_desk import TaskDesk, Which
     from siafu.store.task_records import Task
+    from siafu.store.webhooks import Told
 
 T = TypeVar("T")
 PAGE = 500
@@ -108,16 +110,26 @@ Examples:
 def show(id: str = Id, config: Path | None = Config, json: bool = AsJson) -> None:
     """Show a task, what came of it, and the steps in its journal."""
 
-    async def look(desk: TaskDesk) -> tuple[Task, list[dict[str, Any]]]:
+    async def look(desk: TaskDesk) -> tuple[Task, list[dict[str, Any]], list[Told]]:
         task = await desk.one(id)
-        return task, await desk.journal(task.id)
+        return task, await desk.journal(task.id), await desk.deliveries.told(task.id)
 
-    task, steps = with_desk(config, look)
+    task, steps, webhooks = with_desk(config, look)
     told = {**record(task), "request": _raw(task.payload), "steps": steps}
     if json:
-        return print_lines([told])
+        states = [{**msgspec.structs.asdict(each), "state": each.state} for each in webhooks]
+        return print_lines([{**told, "webhooks": states}])
     texts = {"request": task.payload, "result": task.result, "steps": len(steps)}
-    return print_record({**told, **texts})
+    return print_record({**told, **texts, "webhooks": "; ".join(map(_webhook, webhooks))})
+
+
+def _webhook(told: Told) -> str:
+    """How far a webhook has been told of an end, for people."""
+    at = told.told_at or told.next_at
+    word = {"sent": "told at", "waiting": "next try at", "given_up": "given up"}[told.state]
+    when = word if at is None else f"{word} {time_text(at)}"
+    said = f": {told.said}" if told.said else f" ({told.status})" if told.status else ""
+    return f"{told.webhook} of {told.what}: {when}, tried {counted(told.attempts, 'time')}{said}"
 
 
 @app.command(
@@ -281,7 +293,7 @@ def show_retried(
         left = [task for task in chosen if task.state not in states and named]
         return left, len(wanted), await desk.retry(wanted)
 
-    left, wanted, number = with_desk(config, again)
+    left, wanted, number = with_desk(config, again, rings=True)
     if as_json:
         print_lines([{"retried": number, "need_failed": wanted - number, "left": _left(left)}])
     else:
@@ -308,12 +320,12 @@ def show_table(found: list[Task], *, nothing: str) -> None:
     print_table(("id", "state", "run", "name", "customer", "accepted", "why"), rows, nothing=nothing)
 
 
-def with_desk(config: Path | None, do: Callable[[TaskDesk], Awaitable[T]]) -> T:
+def with_desk(config: Path | None, do: Callable[[TaskDesk], Awaitable[T]], *, rings: bool = False) -> T:
     from siafu.config.settings import load
     from siafu.config.tasks import task_desk
 
     async def run() -> T:
-        async with task_desk(load(config=config)) as desk:
+        async with task_desk(load(config=config), rings=rings) as desk:
             return await do(desk)
 
     return asyncio.run(run())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,13 +45,26 @@ Examples:
 """,
 )
 def list_keys(config: Path | None = Config, json: bool = AsJson) -> None:
-    """List the keys of all upstreams. Whether they work: siafu doctor"""
+    """List the keys of all upstreams, with today's budgets (UTC). Whether they work: siafu doctor"""
+    from siafu.border.money import json_usd, show_usd
+    from siafu.config.budgets import keys_today
+
     settings = _settings(config)
-    rows = [(id, _state(key), key.name) for id, (_, key) in _keys(settings).items()]
+    keys, budgets = _keys(settings), keys_today(settings, time.time())
     if json:
-        names = ("id", "state", "key")
-        return print_json([dict(zip(names, row, strict=True)) for row in rows])
-    return print_table(("ID", "STATE", "KEY"), rows, nothing=NO_UPSTREAM)
+        found = []
+        for id, (_, key) in keys.items():
+            spent, budget = budgets.get(id, (None, None))
+            told = {"budget_day_usd": json_usd(budget), "spent_today_usd": json_usd(spent)}
+            found.append({"id": id, "state": _state(key), "key": key.name, **told})
+        return print_json(found)
+    rows = [[id, _state(key), key.name] for id, (_, key) in keys.items()]
+    columns = ["id", "state", "key"]
+    if budgets:
+        columns[2:2] = ["today", "budget"]
+        for row in rows:
+            row[2:2] = [show_usd(amount) for amount in budgets.get(row[0], ())] or ["-", "-"]
+    return print_table(columns, rows, nothing=NO_UPSTREAM)
 
 
 @app.command(

@@ -25,11 +25,21 @@ from siafu.errors import ConfigError
 if TYPE_CHECKING:
     from siafu.config.settings import Settings
     from siafu.observe.scrape import Scrape
+    from siafu.queue.supervisor import Patience
     from siafu.queue.worker import Halt, Tally, WorkerOptions
 
-_PARENTS = ("processes", "json", "parent_pid")  # options that are the parent's own
+_PARENTS = ("processes", "json", "parent_pid", "kept")  # options that are the parent's own
+STILL_LEASES, STILL_SECONDS = 2.0, 5.0  # without a beat, the longer of both, after which a process hangs
 CLOSING = 9.5  # seconds beyond the grace: for what is handed back to be written, and everything to be closed
 _log = logging.getLogger("siafu")
+Shop = typer.Option(
+    None,
+    "--database",
+    envvar="SIAFU_SHOP_DATABASE_URL",
+    show_default=False,
+    show_envvar=True,
+    help="The example shop's database. Default: shop.db in SIAFU_HOME or ./.siafu",
+)
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 
@@ -49,10 +59,11 @@ Tasks come from siafu submit. A task is leased for a time and the lease is
 renewed while the work goes on; if the worker dies, another one takes the
 task over and goes on from its journal. SIGTERM and Ctrl-C let running tasks
 end for --grace seconds and hand the others back; a second one hands back at
-once. With --processes the slots are those of each; one that dies is started
-again, and without Redis each takes its part of the key's limits.
-Exit code: 0 stopped or nothing left, 1 stopped in a hurry, 2 wrong use or
-key, 3 budget reached or no credit left.
+once. With --processes the slots are those of each; one that dies, or does not
+move for two leases (5 s at least), is started again, and without Redis each
+takes its part of the key's limits.
+Exit code: 0 stopped or nothing left, 1 work under way was cut off in a
+hurry, 2 wrong use or key, 3 budget reached or no credit left.
 """
 )
 def worker(
@@ -72,17 +83,11 @@ def worker(
     strong: str | None = typer.Option(None, "--strong", help="Model that sorts requests and answers delicate ones."),
     cheap: str | None = typer.Option(None, "--cheap", help="Model that answers most requests."),
     base_url: str | None = BaseUrl,
-    database: str | None = typer.Option(
-        None,
-        "--database",
-        envvar="SIAFU_SHOP_DATABASE_URL",
-        show_default=False,
-        show_envvar=True,
-        help="The example shop's database. Default: shop.db in SIAFU_HOME or ./.siafu",
-    ),
+    database: str | None = Shop,
     metrics: str | None = MetricsAt,
     log_format: LogForm = LogFormat,
     parent_pid: int | None = ParentPid,
+    kept: str | None = typer.Option(None, hidden=True, help="What the parent tells of this process."),
     config: Path | None = Config,
     json: bool = AsJson,
 ) -> None:
@@ -96,7 +101,7 @@ def worker(
         "endpoint.base_url": base_url, "models.strong": strong, "models.cheap": cheap, "limits.rpm": rpm,
     }  # fmt: skip
     settings = _settings(config, flags, highest, processes)
-    kept = None if keep == "0" else parse_duration(keep)
+    seconds = None if keep == "0" else parse_duration(keep)
     with logged(log_format):
         if parent_pid is None:
             _say_parts(settings)
@@ -104,14 +109,15 @@ def worker(
             _check_ports(metrics, processes)
             if parent_pid is None:
                 _say_once(settings)
-            found, code = asyncio.run(_Supervised(settings, processes, grace, _words(ctx)).run(parent_pid))
+            several = _Supervised(settings, processes, _patience(grace, lease), _words(ctx))
+            found, code = asyncio.run(several.run(parent_pid))
         else:
             options = WorkerOptions(
                 slots=first, least=fewest, most=highest, lease=lease, grace=grace, poll=poll, until_empty=until_empty
             )  # fmt: skip
-            tally, hurried = asyncio.run(_run(settings, options, database, kept, metrics, parent_pid))
+            tally, hurried = asyncio.run(_run(settings, options, database, seconds, metrics, parent_pid, kept))
             found = _record(tally) | ({"open": tally.open} if parent_pid else {})  # it adds several up
-            code = int(hurried) if tally.halt is None else _halted(tally.halt)
+            code = int(hurried and tally.cut > 0) if tally.halt is None else _halted(tally.halt)
         _show(found, settings, json)
     raise typer.Exit(code)
 
@@ -123,6 +129,13 @@ def _show(found: dict[str, Any], settings: Settings, json: bool) -> None:
     typer.echo(_text(found))
     waits = {} if found["left"] and not found["left"].get("waiting") else asyncio.run(_waits(settings))
     return _say(_next_step(found["left"], waits))
+
+
+def _patience(grace: float, lease: float) -> Patience:
+    """How long worker processes may take for what, in seconds."""
+    from siafu.queue.supervisor import Patience
+
+    return Patience(closing=grace + CLOSING, still=max(STILL_LEASES * lease, STILL_SECONDS))
 
 
 def _check_ports(metrics: str | None, processes: int) -> None:
@@ -169,14 +182,18 @@ def _settings(config: Path | None, flags: Mapping[str, Any], slots: int, process
 
 async def _run(
     settings: Settings, options: WorkerOptions, shop: str | None, keep: float | None, metrics: str | None,
-    parent: int | None,
+    parent: int | None, told: str | None,
 ) -> tuple[Tally, bool]:  # fmt: skip
     from siafu.border.stopping import stopping
+    from siafu.cli.lanes import Lanes
     from siafu.config.watching import scrape_of
     from siafu.config.worker import opened_worker
     from siafu.pace.clock import SystemClock
+    from siafu.queue.pulse import Kept
 
+    kept = Kept() if told is None else msgspec.json.decode(told, type=Kept)
     scrape = scrape_of(settings, SystemClock())
+    scrape.add(kept.families)
     known = set(_notices(settings))
     if parent is None:
         _say_once(settings)
@@ -188,7 +205,10 @@ async def _run(
     async with (
         stopping(parent) as stops,
         _served(metrics, scrape),
-        opened_worker(settings, options, shop=shop, keep=keep, notice=say, scrape=scrape) as worker,
+        opened_worker(
+            settings, options, shop=shop, keep=keep, notice=say, observer=Lanes(_say), scrape=scrape
+        ) as worker,
+        kept.beating(SystemClock()),
     ):
         fixed = options.least == options.most
         slots = f"{options.slots}" if fixed else f"{options.least} to {options.most}"
@@ -223,10 +243,10 @@ async def _served(metrics: str | None, scrape: Scrape) -> AsyncIterator[None]:
 class _Supervised:
     """The parent of `number` worker processes, which get `words` and its environment."""
 
-    def __init__(self, settings: Settings, number: int, grace: float, words: Sequence[str]) -> None:
+    def __init__(self, settings: Settings, number: int, patience: Patience, words: Sequence[str]) -> None:
         self._settings = settings
         self._number = number
-        self._grace = grace
+        self._patience = patience
         self._words = words
 
     async def run(self, parent: int | None) -> tuple[dict[str, Any], int]:
@@ -238,7 +258,7 @@ class _Supervised:
         own = ["--json", "--parent-pid", str(os.getpid())]
         command = [sys.executable, "-P", "-m", "siafu", "worker", *self._words, *own]
         shared = {"SIAFU_PROCESSES": str(self._settings.limits.processes)}
-        supervisor = Supervisor(command, shared, self._grace + CLOSING, _say, clock=SystemClock(), rng=Random())
+        supervisor = Supervisor(command, shared, self._patience, _say, clock=SystemClock(), rng=Random())
         _say(f"{self._number} worker processes; Ctrl-C stops them in good order")
         async with stopping(parent) as stops:
             ended = await supervisor.run(self._number, stops)
@@ -336,7 +356,7 @@ def _text(found: Mapping[str, Any]) -> str:
     left = ", ".join(f"{number:,} {state}" for state, number in sorted(found["left"].items()))
     more = f", in {found['claimed']:,} deliveries" if found["claimed"] > found["tasks"] else ""
     lost = f"; {found['fenced']:,} were another worker's before they ended" if found["fenced"] else ""
-    again = f"; {found['restarts']:,} processes died and were started again" if found["restarts"] else ""
+    again = f"; {found['restarts']:,} processes died or hung and were started again" if found["restarts"] else ""
     return f"{counted(found['tasks'], 'task')}{more}: {left or 'none ended'}{lost}{again}"
 
 

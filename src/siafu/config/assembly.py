@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from siafu.agents.task import ModelOptions, Surroundings, unaudited
+from siafu.apps.support.routes import ROLES
 from siafu.border.money import parse_usd
 from siafu.config.budgets import open_accounts, thrift
 from siafu.config.canary import following_canaries
-from siafu.config.checking import risks
+from siafu.config.checking import risks, strange_roles
 from siafu.config.reaching import explained
 from siafu.config.reload import Following, following
 from siafu.config.reuse import reuse_rules
@@ -60,6 +61,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     under a budget. tools: Python functions or one ToolSet, which
     stays the caller's to close. endpoint: an Endpoint to use as it is (tests), None = as the settings say. notice: told
     when the simulated endpoint stands in. models: that will be asked, when they are others than those of the settings.
+    roles: as for `notices`.
     denied: as in `Surroundings`. served, scrape: as in `Front`.
     """
 
@@ -74,6 +76,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     observer: Observer = nobody
     notice: Callable[[str], None] | None = None
     models: Collection[str] = ()
+    roles: Collection[str] = ()
     denied: Callable[[CallContext, str], Awaitable[None]] = unaudited
     served: bool = False
     scrape: Scrape | None = None
@@ -127,7 +130,7 @@ async def opened(settings: Settings, plan: Plan) -> AsyncIterator[House]:
         endpoint = plan.endpoint
         if endpoint is None:
             if plan.notice is not None:
-                for text in notices(settings):
+                for text in notices(settings, plan.roles):
                     plan.notice(text)
             ways = await stack.enter_async_context(open_ways(settings))
             upstream = ways[0].upstream
@@ -150,9 +153,12 @@ async def opened(settings: Settings, plan: Plan) -> AsyncIterator[House]:
         yield House(around=around, store=store, upstream=upstream, explain=partial(explained, settings, plan.models))
 
 
-def notices(settings: Settings) -> list[str]:
-    """What people should know before anything is sent. Raises: ConfigError."""
-    return [NOTICE] * settings.simulated + risks(settings)
+def notices(settings: Settings, roles: Collection[str] = ROLES) -> list[str]:
+    """What people should know before anything is sent. roles: all that agents have; empty = nobody knows.
+
+    Raises: ConfigError.
+    """
+    return [NOTICE] * settings.simulated + risks(settings) + (strange_roles(settings, roles) if roles else [])
 
 
 def check_prices(settings: Settings, plan: Plan, models: Collection[str]) -> None:
@@ -164,7 +170,7 @@ def check_prices(settings: Settings, plan: Plan, models: Collection[str]) -> Non
     if settings.upstreams:
         return
     own, budgets = settings.budgets, (plan.budget_pico, plan.per_item_pico)
-    limits = (*budgets, own.day, own.per_item, own.per_agent, *own.roles.values())
+    limits = (*budgets, own.day, own.per_item, own.per_agent, *own.roles.values(), *own.keys.values())
     if plan.allow_unpriced or all(each is None for each in limits):
         return
     prices, now = configured_prices(settings), SystemClock().wall()

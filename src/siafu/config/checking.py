@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import difflib
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from siafu.border.secrets import Secret
 from siafu.border.urls import in_clear_text
-from siafu.config.budgets import thrift
+from siafu.config.budgets import key_budgets, thrift
 from siafu.config.lines import located
 from siafu.config.mcp_servers import configured_server
-from siafu.config.sections import EndpointSettings, UpstreamSettings
+from siafu.config.reuse import ReuseSettings
+from siafu.config.sections import EndpointSettings, RouteSettings, UpstreamSettings
 from siafu.config.settings import Settings, given, load, resolved, secret_key, settings_file, sifted
 from siafu.config.upstreams import configured_ways, rule
 from siafu.config.webhooks import webhook
@@ -71,6 +73,23 @@ def risks(settings: Settings) -> list[str]:
     return found
 
 
+def strange_roles(settings: Settings, roles: Collection[str]) -> list[str]:
+    """Roles that settings name and no agent has, of those whose `roles` are known."""
+    named = [(f"budgets.roles.{role}", role) for role in settings.budgets.roles]
+    rules: dict[str, Sequence[RouteSettings | ReuseSettings]] = {"routes": settings.routes, "reuse": settings.reuse}
+    for section, each in rules.items():
+        named += [(f"{section}[{number}].role", role) for number, own in enumerate(each) for role in own.role or ()]
+    found = []
+    for place, role in named:
+        if role and role not in roles:
+            near = difflib.get_close_matches(role, roles, n=1)
+            advice = f"did you mean {near[0]}?" if near else f"there are {', '.join(roles)}"
+            found.append(
+                f"{place} holds for no agent of the support swarm, only for ones of your own programs: {advice}"
+            )
+    return found
+
+
 def _redis(settings: Settings) -> None:
     if url := settings.redis():
         RedisDoor(url)
@@ -78,6 +97,7 @@ def _redis(settings: Settings) -> None:
 
 def _steps(settings: Settings) -> Iterator[Callable[[], Any]]:
     yield partial(thrift, settings)
+    yield partial(key_budgets, settings)
     yield partial(_redis, settings)
     yield partial(settings.database, "")
     if not settings.upstreams and not settings.simulated:

@@ -87,9 +87,11 @@ DESCRIBED: Mapping[str, str] = {
     "budgets": 'Amounts like "20 USD" or "$0.50"',
     "budgets.day": "For all runs of this home together, in all processes, for a day of UTC; none = no limit",
     "budgets.roles": 'The same for the agents of each role, such as { refund = "5 USD" }',
+    "budgets.keys": 'The same for calls with each key of an upstream, such as { "seoul#1" = "5 USD" }; when it is used '
+    "up another key or upstream is asked",
     "budgets.per_item": "An item that would pass it fails; none = no limit",
     "budgets.per_agent": "The same for one agent of an item; none = no limit",
-    "budgets.soft": "From this share of any budget on, cheaper models are asked",
+    "budgets.soft": "From this share of any budget but those of keys on, cheaper models are asked",
     "budgets.cheaper": "The model to ask instead of each, from the soft limit on",
     "batches": "Files and batches that clients of siafu serve ask for",
     "batches.at_once": "Batches that are worked on at a time; owners take turns",

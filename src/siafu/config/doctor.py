@@ -11,12 +11,13 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Literal
 
+from siafu.apps.support.routes import ROLES
 from siafu.border.money import show_usd
 from siafu.border.secrets import redact
 from siafu.border.text import preview
 from siafu.config.advice import Row, advice
 from siafu.config.assembly import House, Plan, opened
-from siafu.config.checking import risks
+from siafu.config.checking import risks, strange_roles
 from siafu.config.reaching import wanted_models
 from siafu.config.settings import Given, Settings
 from siafu.config.shown import shown
@@ -53,8 +54,10 @@ def settings_rows(values: Sequence[Given], environ: Mapping[str, str] | None = N
 
 def risk_rows(settings: Settings) -> list[Row]:
     """What works and still is not safe. Raises: ConfigError."""
-    told = (text.rpartition(": ") for text in risks(settings))
-    return [Row(check="in clear text", state="warn", found=found, advice=advice) for found, _, advice in told]
+    told = [("in clear text", text) for text in risks(settings)]
+    told += [("roles", text) for text in strange_roles(settings, ROLES)]
+    parts = ((check, *text.rpartition(": ")) for check, text in told)
+    return [Row(check=check, state="warn", found=found, advice=advice) for check, found, _, advice in parts]
 
 
 def state_rows(home: Path) -> list[Row]:

@@ -43,7 +43,13 @@ def weigh(now: Settings, before: Settings, new: Settings) -> Change:
     """What becomes of `now`, the settings that count, when the file that said `before` says `new`."""
     whole = new if now.simulated == new.simulated else now.model_copy(update={"prices": new.prices})
     days = now.budgets.day, new.budgets.day
-    budgets = {"soft": new.budgets.soft, "cheaper": new.budgets.cheaper, "day": days[0] if None in days else days[1]}
+    budgets = {
+        "soft": new.budgets.soft,
+        "cheaper": new.budgets.cheaper,
+        "day": days[0] if None in days else days[1],
+        "roles": {name: new.budgets.roles.get(name, amount) for name, amount in now.budgets.roles.items()},
+        "keys": {name: new.budgets.keys.get(name, amount) for name, amount in now.budgets.keys.items()},
+    }
     settings = now.model_copy(
         update={
             **{name: getattr(whole, name) for name in _WHOLE},
@@ -136,9 +142,9 @@ class Following:
         settings = change.settings
         ways = await asyncio.to_thread(self._ways, settings)
         await self._gateway.change(ways, rules(settings), thrift(settings))
-        day, set_day = settings.budgets.day, self._gateway.accounts.change_shared
-        if day is not None and set_day is not None:
-            set_day(parse_usd(day))
+        own = settings.budgets
+        roles, keys = ({name: parse_usd(each) for name, each in table.items()} for table in (own.roles, own.keys))
+        self._gateway.accounts.change(day=None if own.day is None else parse_usd(own.day), roles=roles, keys=keys)
         self._now, self._read = settings, new
         self._observer(SettingsChanged(places=change.places, later=change.later))
         if keys_only or new.origin is None:

@@ -136,12 +136,13 @@ class LimitSettings(Section):
 
 class BudgetSettings(Section):
     """Amounts like "20 USD". `day`: for all runs of this home together, in all processes, from midnight to midnight
-    UTC; `roles`: the same for the agents of one role each. `per_item`, `per_agent`: within a run. From the share `soft`
-    of any budget on, `cheaper` models are asked instead.
+    UTC; `roles`: the same for the agents of one role each; `keys`: for one key of an upstream each. `per_item`,
+    `per_agent`: within a run. From the share `soft` of any of them but `keys` on, `cheaper` models are asked instead.
     """
 
     day: Amount | None = None
     roles: dict[str, Amount] = {}
+    keys: dict[str, Amount] = {}
     per_item: Amount | None = None
     per_agent: Amount | None = None
     soft: Decimal | None = Field(default=None, gt=0, le=1, strict=False)

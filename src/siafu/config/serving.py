@@ -101,7 +101,7 @@ async def serving(settings: Settings, notice: Callable[[str], None]) -> AsyncIte
         ways = await stack.enter_async_context(open_ways(settings))
         for text in notices(settings):
             notice(text)
-        accounts = await stack.enter_async_context(open_accounts(settings, settings.home / LEDGER, clock))
+        accounts = await stack.enter_async_context(open_accounts(settings, settings.home / LEDGER, clock, clients=True))
         keys = await stack.enter_async_context(client_keys(settings))
         store = SqliteStore(settings.home / LEDGER)
         run = store.run(RUN)

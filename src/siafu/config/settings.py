@@ -10,7 +10,7 @@ import contextlib
 import os
 import stat
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -302,8 +302,14 @@ def _given(file: Path | None, source: str, flags: Mapping[str, Any], environ: Ma
         if value is not None:
             found.append(Given(tuple(place.split(".")), _guarded(place, value), "the command"))
     if any(each.name == "endpoint.base_url" and each.source in _OURS for each in found):
-        found = [each for each in found if each.place[0] not in ("upstreams", "routes")]
+        found = [each for each in found if not _of_upstreams(each.place)]
     return found
+
+
+def _of_upstreams(place: Sequence[str]) -> bool:
+    """Whether a setting is about upstreams of the file: they, what leads to them, or the budget of a key of theirs."""
+    of_key = tuple(place[:2]) == ("budgets", "keys") and not place[-1].startswith("default#")
+    return place[0] in ("upstreams", "routes") or of_key
 
 
 def _read(path: Path) -> dict[str, Any]:

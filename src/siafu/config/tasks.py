@@ -83,10 +83,16 @@ def opened_store(settings: Settings, database: Database, bell: Doorbell) -> Task
 
 
 @contextlib.asynccontextmanager
-async def task_desk(settings: Settings) -> AsyncIterator[TaskDesk]:
-    """The people's side. Raises: ConfigError, StoreError."""
-    async with task_database(settings) as database:
-        yield TaskDesk(database)
+async def task_desk(settings: Settings, *, rings: bool = False) -> AsyncIterator[TaskDesk]:
+    """The people's side. rings: workers elsewhere are woken for what becomes ready; else they find it when they look.
+
+    Raises: ConfigError, StoreError.
+    """
+    async with (
+        task_database(settings) as database,
+        task_bell(settings, database) if rings else contextlib.nullcontext(Doorbell()) as bell,
+    ):
+        yield TaskDesk(database, rung=bell.ring)
 
 
 @contextlib.asynccontextmanager

@@ -23,6 +23,7 @@ from siafu.config.tasks import opened_store, task_bell, task_database
 from siafu.errors import StoreBusy, StoreError
 from siafu.gateway.client import Gateway
 from siafu.gateway.endpoint import Endpoint
+from siafu.observe.events import Observer
 from siafu.observe.scrape import Scrape
 from siafu.pace.clock import SystemClock
 from siafu.pace.slots import Slots
@@ -48,11 +49,12 @@ async def opened_worker(
     shop: str | None,
     keep: float | None,
     notice: Callable[[str], None],
+    observer: Observer,
     scrape: Scrape,
 ) -> AsyncIterator[Worker]:
     """A worker for support tasks, with its endpoint, tools and ledger. shop: the example shop's database, None = its
     default place. keep: seconds after which tasks that have ended are removed; None = never. notice: told what an
-    operator should know. scrape: told of everything for its metrics.
+    operator should know. observer: told of every event; scrape: of the same, for its metrics.
 
     Raises: ConfigError, StoreError.
     """
@@ -66,7 +68,10 @@ async def opened_worker(
         desk = await stack.enter_async_context(support_desk(settings, database=shop))
         ledger, place = _ledger(settings.home)
         stack.callback(place.release)
-        plan = Plan(run=RUN, journal=ledger, tools=desk.tools, denied=desk.denied, notice=notice, scrape=scrape)
+        plan = Plan(
+            run=RUN, journal=ledger, tools=desk.tools, denied=desk.denied, observer=observer, notice=notice,
+            scrape=scrape,
+        )  # fmt: skip
         house = await stack.enter_async_context(opened(settings, plan))
         if house.store is None:
             raise TypeError("a worker needs a ledger")

@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from decimal import Decimal
 from types import MappingProxyType
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import msgspec
 
 from siafu.border.money import show_least, show_usd
 from siafu.errors import BudgetReached, ItemBudgetReached
+
+if TYPE_CHECKING:
+    from siafu.store.budgets import Budget  # SQLAlchemy, 140 ms
 
 MOST_ITEMS = 100_000  # accounts of items kept at once; as many can run at once
 
@@ -42,6 +45,18 @@ class Lease(Protocol):
 
     def used(self) -> tuple[int, int]:
         """What all processes have used of the whole budget, as far as is known here, and that budget."""
+        ...
+
+
+class Share(Protocol):
+    """Of a budget that processes share, of today."""
+
+    def today(self) -> Account:
+        """The account that is this process's part of it."""
+        ...
+
+    def change(self, limit: int) -> None:
+        """Keep another budget from now on."""
         ...
 
 
@@ -100,23 +115,26 @@ class _Item(msgspec.Struct, eq=False):
 
 
 class Accounts:
-    """The accounts of all runs of this process. `shared`: gives the account that is a part of the budget which all
-    processes share now; None = there is no such budget. owner: begins the names of this process's attempts in ledgers.
-    change_shared: makes the shared budget another one from now on. roles: gives such an account of each role that has a
-    budget; `role_budgets.py` reserves in it.
+    """The accounts of all runs of this process. `shared`: its part of the budget of all calls; None = there is none.
+    owner: begins the names of this process's attempts in ledgers. roles, keys: its parts of the budgets of roles and of
+    keys of upstreams; `day_budgets.py` reserves in them. lend: gives its part of any budget; None = nothing is shared.
     """
 
     def __init__(
         self,
-        shared: Callable[[], Account] | None = None,
+        shared: Share | None = None,
         owner: str = "",
-        change_shared: Callable[[int], None] | None = None,
-        roles: Mapping[str, Callable[[], Account]] = MappingProxyType({}),
+        *,
+        roles: Mapping[str, Share] = MappingProxyType({}),
+        keys: Mapping[str, Share] = MappingProxyType({}),
+        lend: Callable[[Budget], Account] | None = None,
     ) -> None:
         self.owner = owner
         self.roles = roles
-        self.change_shared = change_shared
+        self.keys = keys
+        self.lend = lend
         self._accounts: dict[str, Account] = {}
+        self._beside: dict[str, tuple[Account, ...]] = {}
         self._rules: dict[str, Rules] = {}
         self._items: dict[tuple[str, str], _Item] = {}  # the one used longest ago first
         self._shared = shared
@@ -136,11 +154,14 @@ class Accounts:
         spent: int = 0,
         allow_unpriced: bool = False,
         rules: Rules | None = None,
+        beside: Sequence[Account] = (),
     ) -> Account:
         """Give a run its budget; `spent`: by its earlier sessions. `allow_unpriced`: models without a price may run
-        although there is a limit; what they cost is then not counted. rules: budgets within the run.
+        although there is a limit; what they cost is then not counted. rules: budgets within the run. beside: parts of
+        budgets shared by processes, in which all its calls must fit too.
         """
         account = self._accounts[run] = Account(limit=limit, spent=spent, allow_unpriced=allow_unpriced)
+        self._beside[run] = tuple(beside)
         self._rules.pop(run, None)
         if rules is not None and (rules.per_item is not None or rules.per_agent is not None):
             self._rules[run] = rules
@@ -149,27 +170,38 @@ class Accounts:
     def close(self, run: str) -> Account:
         """Take a finished run's account out and return it."""
         self._rules.pop(run, None)
+        self._beside.pop(run, None)
         for key in [key for key in self._items if key[0] == run]:
             del self._items[key]
         return self._accounts.pop(run, None) or Account()
 
     def budgets(self) -> dict[str, tuple[int, int]]:
         """What is spent or reserved, and the whole: of the budgets of all runs together (`run`), and of the one that
-        processes share (`shared`). Without those that there are not.
+        processes share (`shared`). Without those that there are not; of several beside a run, of the first.
         """
-        runs = [used for account in self._accounts.values() if (used := account.used()) is not None]
+        own = [*self._accounts.values(), *(each for beside in self._beside.values() for each in beside[:1])]
+        runs = [used for account in own if (used := account.used()) is not None]
         found = {"run": (sum(used for used, _ in runs), sum(whole for _, whole in runs))} if runs else {}
-        if self._shared is not None and (shared := self._shared().used()) is not None:
+        if self._shared is not None and (shared := self._shared.today().used()) is not None:
             found["shared"] = shared
         return found
 
+    def change(self, *, day: int | None, roles: Mapping[str, int], keys: Mapping[str, int]) -> None:
+        """Keep these amounts from now on, of the shared budgets that there are."""
+        if self._shared is not None and day is not None:
+            self._shared.change(day)
+        for shares, limits in ((self.roles, roles), (self.keys, keys)):
+            for name in shares.keys() & limits.keys():
+                shares[name].change(limits[name])
+
     def limited(self, run: str) -> bool:
         """Whether any budget holds for the calls of a run."""
-        return self._shared is not None or run in self._rules or self.of(run).limit is not None
+        beside = self._shared is not None or run in self._rules or bool(self._beside.get(run))
+        return beside or self.of(run).limit is not None
 
     def pressed(self, run: str, share: Decimal, *, task: str = "", agent: str = "", role: str = "") -> bool:
         """Whether `share` of a budget that a call belongs to is used: spent, or reserved by others."""
-        of_role = [self.roles[role]()] if role in self.roles else []
+        of_role = [self.roles[role].today()] if role in self.roles else []
         used = [account.used() for account in (*self._known(run, task, agent), *of_role)]
         return any(each is not None and each[0] >= share * each[1] for each in used)
 
@@ -201,8 +233,11 @@ class Accounts:
 
     def room(self, run: str, amount: int, *, task: str = "", agent: str = "", role: str = "") -> bool:
         """Whether `amount` would be set aside at once."""
-        of_role = [self.roles[role]()] if role in self.roles else []
-        path = (*self._known(run, task, agent), *of_role)
+        of_role = [self.roles[role].today()] if role in self.roles else []
+        return self.room_in((*self._known(run, task, agent), *of_role), amount)
+
+    def room_in(self, path: tuple[Account, ...], amount: int) -> bool:
+        """The same in the accounts of `path`."""
         return not any(_crowded(each) or _short(each, amount) for each in path)
 
     def unreserved(self, run: str, *, task: str = "", agent: str = "") -> Hold:
@@ -236,9 +271,9 @@ class Accounts:
 
     def _known(self, run: str, task: str, agent: str) -> tuple[Account, ...]:
         """The accounts of a call, the innermost first."""
-        path: tuple[Account, ...] = (self.of(run),)
+        path: tuple[Account, ...] = (self.of(run), *self._beside.get(run, ()))
         if self._shared is not None:
-            path = (*path, self._shared())
+            path = (*path, self._shared.today())
         item = self._items.get((run, task)) if run in self._rules else None
         if item is None:
             return path

@@ -1,7 +1,7 @@
 """How a model call is put together. Outermost first:
 
 [Traced] > Deadlined > Reusing > Thrifty > Retrying > Hedging > Routed > [for each upstream and key:
-    Guarded > Warmed > Limited > RoleBudgeted > Metered > Spelled > Transport]
+    Guarded > Warmed > Limited > DayBudgeted > Metered > Spelled > Transport]
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from siafu.errors import ModelError
 from siafu.gateway.accounts import Accounts
 from siafu.gateway.canary import Split
 from siafu.gateway.chat import ChatRequest
+from siafu.gateway.day_budgets import DayBudgeted
 from siafu.gateway.deadline import Deadlined
 from siafu.gateway.dialect import Spelled
 from siafu.gateway.endpoint import Endpoint, Reply
@@ -29,7 +30,6 @@ from siafu.gateway.prefix import PromptCache
 from siafu.gateway.pricing import Prices
 from siafu.gateway.retry import Retrying, RetryRules, again
 from siafu.gateway.reuse import ReuseRule, Reusing
-from siafu.gateway.role_budgets import RoleBudgeted
 from siafu.gateway.routed import Lane, Routed
 from siafu.gateway.routing import Rule
 from siafu.gateway.sharing import Sharing
@@ -289,14 +289,15 @@ def assemble(  # noqa: PLR0913 (the one place where everything meets)
 
 def _lane(way: Way, transport: Transport, books: Books, guard: Guard, rng: Random, sharing: Sharing | None) -> _Post:
     """The part of the onion that each upstream and key has for itself."""
-    name, clock, observer = way.upstream.name, guard.clock, guard.observer
+    name, clock, observer, accounts = way.upstream.name, guard.clock, guard.observer, books.accounts
     outermost_first: list[Wrap] = [
-        *([lambda inner: RoleBudgeted(inner, books, clock)] if books.accounts.roles else []),
+        *([lambda inner: DayBudgeted(inner, books, clock, _slot(way))] if accounts.roles or accounts.keys else []),
         lambda inner: Metered(inner, books, clock=clock, upstream=name, observer=observer, key=_slot(way)),
         Spelled,
     ]
+    within = _wrapped(transport, outermost_first)
     limited = Limited(
-        _wrapped(transport, outermost_first),
+        within,
         way.limits,
         clock=clock,
         rng=rng,
@@ -311,6 +312,8 @@ def _lane(way: Way, transport: Transport, books: Books, guard: Guard, rng: Rando
     place = msgspec.structs.replace(way.upstream, key=None)
     guarded = Guarded(warmed(way.prompt_cache), guard, upstream=name, lane=way.name, place=place)
     lane = Lane(guarded, id=way.name, upstream=name, models=way.models, tier=way.tier, weight=way.weight)
+    if isinstance(within, DayBudgeted):
+        lane.lacks = within.lacks
     return _Post(way, lane, warmed, transport, books, sharing)
 
 

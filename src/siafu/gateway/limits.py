@@ -320,7 +320,7 @@ class Limited:
         used = self._used(request, end) if permit.tokens else None
         self._admission.ended(permit, now, used=used)
         if self._limits.policy != "fixed":
-            self._admission.learn(permit, now, _outcome(error), _latency(end))
+            self._admission.learn(permit, now, _outcome(error), _first_token(end), _tokens(end))
         if error is not None and isinstance(error, RateLimited | Overloaded):
             self._reason = error.code
             self._throttle.refused(permit.at, now, error.wait, self._rng)
@@ -359,9 +359,13 @@ def _outcome(error: BaseException | None) -> Outcome:
     return "timeout" if isinstance(error, CallTimeout) else "other"
 
 
-def _latency(end: End) -> float | None:
-    """Seconds to the first token; of an answer in one piece, per token of output."""
-    if end.first_token is not None or end.answer is None:
-        return end.first_token
-    usage = end.answer.usage
-    return end.seconds / usage.output if usage is not None and usage.output > 0 else None
+def _first_token(end: End) -> float | None:
+    """Seconds to the first token of an answer that was streamed to its end."""
+    return None if end.answer is None else end.first_token
+
+
+def _tokens(end: End) -> int | None:
+    """Tokens of output of a whole answer; 1 when it does not say, so that all of its time counts."""
+    if end.answer is None:
+        return None
+    return 1 if end.answer.usage is None else end.answer.usage.output

@@ -7,14 +7,23 @@ the error whether another lane or model would take the call (`elsewhere`) and wh
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
 
-from siafu.errors import AccessRefused, ModelError, QuotaExhausted, RequestRefused, Tried, UnpricedModel
+from siafu.errors import (
+    AccessRefused,
+    BudgetReached,
+    ModelError,
+    QuotaExhausted,
+    RequestRefused,
+    Tried,
+    UnpricedModel,
+)
 from siafu.gateway.canary import Split
 from siafu.gateway.chat import ChatRequest
+from siafu.gateway.day_budgets import DAY
 from siafu.gateway.endpoint import Reply
 from siafu.gateway.guard import Guarded
 from siafu.gateway.retry import again, kind_of
@@ -52,6 +61,8 @@ class Lane:
         self.weight = weight
         self.credit = 0.0
         self.shut = False  # its key is refused
+        self.lacks: Callable[[ChatRequest, str], float] = _no_budget  # as `DayBudgeted.lacks`
+        self.spent_on = -1.0  # the day on which its key's budget was said to be used up
 
     def offers(self, wanted: Target) -> bool:
         if (wanted.upstream and wanted.upstream != self.upstream) or self.upstream in wanted.but_not:
@@ -62,16 +73,21 @@ class Lane:
         return model if self.models is None else self.models.get(model, model)
 
 
+def _no_budget(request: ChatRequest, model: str) -> float:
+    return 0.0
+
+
 class _Option(NamedTuple):
     """A model at a lane. shut: seconds for which a call is better not sent there, infinite = until its key is changed.
-    wait: seconds until it takes a call, those included that the call would wait there for. A full lane has none: calls
-    queue there.
+    lacks: seconds until its key's budget may have room. wait: seconds until it takes the call, those included that the
+    call would wait there for. A full lane has none: calls queue there.
     """
 
     lane: Lane
     wanted: Target
     tried: Tried | None
     shut: float
+    lacks: float
     wait: float
 
 
@@ -90,43 +106,53 @@ class Routed:
     async def open(self, request: ChatRequest, context: CallContext) -> Reply:
         """Send `request` on one lane.
 
-        Raises: ModelError, with `tried` and `elsewhere`; RequestRefused when no upstream offers the model.
+        Raises: ModelError, with `tried` and `elsewhere`; RequestRefused when no upstream offers the model;
+        BudgetReached.
         """
         targets = chain(self.rules, request, context)
         if self.split is not None:
             targets = self.split.targets(targets, request, context, self._offered)
-        lane, wanted = self._choose(targets, context.tried)
+        lane, wanted = self._choose(targets, request, context)
         if wanted != targets[0] or context.tried:
             self._observer(
                 Rerouted(run=context.run, task=context.task, wanted=targets[0].model, model=wanted.model, lane=lane.id)
             )
         if context.heat is not None:
             context.heat.tried = Tried(lane.id, wanted.model, final=False)
-        name = lane.own_name(wanted.model)
+        asked, name = request, lane.own_name(wanted.model)
         if name != request.model:
             request = msgspec.structs.replace(request, model=name)
         if wanted.bucket != context.bucket:
             context = msgspec.structs.replace(context, bucket=wanted.bucket)
         try:
             return await lane.endpoint.open(request, context)
+        except BudgetReached as error:
+            tried = (*context.tried, Tried(lane.id, wanted.model, final=True))
+            left = [each for each in self._options(targets, asked, tried) if not each.tried and each.lacks <= PATIENCE]
+            if error.budget != "key" or all(math.isinf(each.shut) for each in left):
+                raise
+            raise _elsewhere(error, tried[-1]) from error
         except ModelError as error:
             if isinstance(error, AccessRefused) and error.status == 401 and not error.held:
                 self._shut(lane, error, context)
-            fault, widely = kind_of(error) == "fault", isinstance(error, RequestRefused | UnpricedModel)
+            fault, widely = kind_of(error) == "fault", isinstance(error, RequestRefused)
             final = not fault and not isinstance(error, QuotaExhausted)
             error.tried = Tried(lane.upstream if fault or widely else lane.id, wanted.model, final=final)
             tried = (*context.tried, error.tried)
             error.elsewhere = _movable(error) and any(
-                not option.tried and option.wait <= 0.0 for option in self._options(targets, tried)
+                not option.tried and option.wait <= 0.0 for option in self._options(targets, asked, tried)
             )
             raise
 
-    def _choose(self, targets: Sequence[Target], tried: Sequence[Tried]) -> tuple[Lane, Target]:
+    def _choose(self, targets: Sequence[Target], request: ChatRequest, context: CallContext) -> tuple[Lane, Target]:
         """Where a call goes: to the first model that has not failed it and that somebody takes now; with no such, to
         the one that takes it soonest. For a short wait that an upstream asked for, no other model stands in; after a
         fault one is rather asked of another upstream.
         """
-        options = self._options(targets, tried)
+        tried = context.tried
+        options = self._options(targets, request, tried)
+        for lane in {option.lane for option in options if option.lacks > PATIENCE}:
+            self._note_spent(lane, context)
         if not self.lanes:
             raise AccessRefused("no key is left: siafu upstream-keys enable one, or add one", attempts=0)
         if not options:
@@ -153,16 +179,19 @@ class Routed:
     def _offered(self, wanted: Target) -> bool:
         return any(lane.offers(wanted) for lane in self.lanes)
 
-    def _options(self, targets: Sequence[Target], tried: Sequence[Tried]) -> list[_Option]:
+    def _options(self, targets: Sequence[Target], request: ChatRequest, tried: Sequence[Tried]) -> list[_Option]:
         """Everything that could answer, the best first."""
         now, found = self._clock.now(), []
         for wanted in targets:
             failed = {each.place: each for each in tried if each.model == wanted.model}
             for lane in self.lanes:
                 if lane.offers(wanted):
-                    shut = math.inf if lane.shut else lane.endpoint.rests(lane.own_name(wanted.model), now)
-                    wait = max(shut, lane.endpoint.pause(now))
-                    found.append(_Option(lane, wanted, failed.get(lane.id) or failed.get(lane.upstream), shut, wait))
+                    own = lane.own_name(wanted.model)
+                    shut = math.inf if lane.shut else lane.endpoint.rests(own, now)
+                    lacks = lane.lacks(request, own)
+                    wait = max(shut, lane.endpoint.pause(now), lacks)
+                    before = failed.get(lane.id) or failed.get(lane.upstream)
+                    found.append(_Option(lane, wanted, before, shut, lacks, wait))
         return found
 
     def _shut(self, lane: Lane, error: AccessRefused, context: CallContext) -> None:
@@ -170,6 +199,20 @@ class Routed:
         lane.shut = True
         lane.endpoint.turn_away(lambda: again(f"{lane.id} takes no calls for now: {error.message}"))
         self._observer(LaneClosed(run=context.run, lane=lane.id, reason=error.code))
+
+    def _note_spent(self, lane: Lane, context: CallContext) -> None:
+        """Say once a day that the budget of a key is used up, or too little for some calls."""
+        today = self._clock.wall() // DAY
+        if lane.spent_on != today:
+            lane.spent_on = today
+            self._observer(LaneClosed(run=context.run, lane=lane.id, reason=BudgetReached.code))
+
+
+def _elsewhere(reached: BudgetReached, tried: Tried) -> ModelError:
+    """For a call that its key's budget does not allow and another lane may take."""
+    error = QuotaExhausted(reached.message, attempts=0)
+    error.tried, error.elsewhere = tried, True
+    return error
 
 
 def _movable(error: ModelError) -> bool:

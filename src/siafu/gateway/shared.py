@@ -1,4 +1,4 @@
-"""A budget a day that processes share, and the slice of it that this process holds.
+"""Budgets that processes share, most of them for a day, and the slice of each that this process holds.
 
 Taking from the slice is as quick as from any account. When it is used up, or its lease is over, whoever comes first
 fills it for all who wait.
@@ -9,17 +9,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable
 from datetime import UTC, datetime
-from typing import Protocol
+from typing import Literal, Protocol
 
 import msgspec
 
 from siafu.border.money import show_least, show_usd
 from siafu.errors import BudgetReached, StoreError
 from siafu.gateway.accounts import Account
+from siafu.gateway.day_budgets import DAY
 from siafu.pace.clock import Clock
 from siafu.store.budgets import Budget, Loan
 
-DAY = 86_400.0  # seconds, of UTC as Unix counts it
+FOR_EVER = 1e12  # seconds since 1970
 PARTS = 100  # of the budget; a slice is one of these beyond what is asked for
 CROWD = 5  # of these are leased at once for many that wait, and no more: others wait too
 POLL_SECONDS = 0.25  # between two looks whether other processes have given something back
@@ -48,6 +49,7 @@ class Slice:
         self._wanted = 0  # by all who wait
         self._elsewhere = 0  # spent by others, as last told
         self._taken = False  # since the last renewal
+        self._given_back = True  # nothing is held, and all that was spent is told
 
     def over(self) -> bool:
         return self._clock.now() >= self._until
@@ -89,14 +91,16 @@ class Slice:
         as far as calls are on their way. Raises: StoreError.
         """
         async with self._lock:
+            if self._given_back and not self._taken and not self.account.reserved:
+                return
             idle = release or not self._taken
             self._taken = False
             await self._sync(0, 0 if idle else self._budget.limit // PARTS)
 
-    @property
-    def empty(self) -> bool:
-        """Nothing of it is on its way, and it is not used."""
-        return not self.account.reserved and not self._taken and not self._wanted
+    def ended(self, wall: float) -> bool:
+        """Whether its budget is over, nothing of it is on its way, and it is not used."""
+        used = self.account.reserved or self._taken or self._wanted
+        return self._budget.until <= wall and not used
 
     def _has(self, amount: int) -> bool:
         account = self.account
@@ -104,67 +108,61 @@ class Slice:
 
     async def _sync(self, need: int, want: int) -> Loan:
         account, began = self.account, self._clock.now()
-        spent, held = account.spent, account.reserved
+        budget, spent, held = self._budget, account.spent, account.reserved
         account.limit = spent + held  # nobody takes meanwhile, and if this is cut off, not afterwards
-        loan = await self._lender.sync(self._budget, spent=spent, held=held, need=need, want=want)
+        self._given_back = False
+        loan = await self._lender.sync(budget, spent=spent, held=held, need=need, want=want)
         account.limit = spent + loan.amount
+        self._given_back = not loan.amount
         self._until = began + SAFE * self._lender.seconds
-        self._elsewhere = self._budget.limit - loan.left - spent
+        self._elsewhere = budget.limit - loan.left - spent
         return loan
 
     def _reached(self, left: int, amount: int) -> BudgetReached:
-        limit, role = self._budget.limit, self._budget.role
-        whose, place = ("", "[budgets] day") if role is None else (f" for the role {role}", "[budgets] roles")
+        budget = self._budget
+        kind, whose, advice = _words(budget)
+        days, enough = budget.until < FOR_EVER, show_least(budget.limit - left + amount)
         return BudgetReached(
-            f"the budget of {show_usd(limit)} a day{whose}, for all processes together, is reached: "
-            f"{show_usd(limit - left)} are spent today and the next call could cost {show_usd(amount)}; raise it "
-            f"({place}) to at least {show_least(limit - left + amount)}, or go on tomorrow (UTC)",
-            budget="day" if role is None else "role",
+            f"the budget of {show_usd(budget.limit)}{' a day' if days else ''}{whose} is reached: "
+            f"{show_usd(budget.limit - left)} are spent{' today' if days else ''} and the next call could cost "
+            f"{show_usd(amount)}; {advice.format(enough)}{', or go on tomorrow (UTC)' if days else ''}",
+            budget=kind,
             needs_pico=amount,
         )
 
 
-class Daily:
-    """The slices of this process in the budgets of the days on which it works (UTC); `today` is for `Accounts`. role:
-    whose budgets these are; None = everybody's.
-
-    Keep `run` running while calls are made, and call `release` after the last.
+class Slices:
+    """The slices of this process in all budgets that it shares. Keep `run` running while calls are made, and call
+    `release` after the last.
     """
 
-    def __init__(self, limit: int, lender: Lender, clock: Clock, role: str | None = None) -> None:
-        self._role = role
-        self._limit = limit
+    def __init__(self, lender: Lender, clock: Clock) -> None:
+        self.clock = clock
         self._lender = lender
-        self._clock = clock
-        self._slices: dict[float, Slice] = {}
+        self._slices: dict[str, Slice] = {}
 
-    def today(self) -> Account:
-        """The account of this day."""
-        wall = self._clock.wall()
-        since = _midnight(wall)
-        found = self._slices.get(since)
+    def lend(self, budget: Budget) -> Account:
+        """The account of the slice in a budget."""
+        return self.of(budget).account
+
+    def of(self, budget: Budget) -> Slice:
+        """The slice in the budget of this name."""
+        found = self._slices.get(budget.name)
         if found is None:
-            budget = day_budget(wall, self._limit, self._role)
-            found = self._slices[since] = Slice(budget, self._lender, self._clock)
-        return found.account
-
-    def change(self, limit: int) -> None:
-        """Keep another budget, from today on."""
-        self._limit = limit
-        for each in self._slices.values():
-            each.change(limit)
+            found = self._slices[budget.name] = Slice(budget, self._lender, self.clock)
+        return found
 
     async def run(self) -> None:
         """Renew the leases until cancelled. When the database cannot be reached they end, and the next call is told."""
         while True:
-            await self._clock.sleep(self._lender.seconds / 4)
-            for since, each in list(self._slices.items()):
+            await self.clock.sleep(self._lender.seconds / 4)
+            for name, each in list(self._slices.items()):
                 try:
                     await each.renew()
                 except StoreError:  # who takes from it next meets the same, and has somebody to tell
                     continue
-                if since + DAY <= self._clock.wall() and each.empty:
-                    del self._slices[since]
+                if each.ended(self.clock.wall()):
+                    del self._slices[name]
 
     async def release(self) -> None:
         """Give back what is left. Raises: StoreError."""
@@ -172,11 +170,78 @@ class Daily:
             await each.renew(release=True)
 
 
-def day_budget(wall: float, limit: int, role: str | None = None) -> Budget:
+class Daily:
+    """A `Share` of a budget for each day (UTC). role, key: as in `Budget`."""
+
+    def __init__(self, limit: int, slices: Slices, *, role: str | None = None, key: str | None = None) -> None:
+        self._limit = limit
+        self._slices = slices
+        self._role = role
+        self._key = key
+        self._since = -1.0
+        self._slice: Slice
+
+    def today(self) -> Account:
+        """The account of this day."""
+        wall = self._slices.clock.wall()
+        if _midnight(wall) != self._since:
+            self._since = _midnight(wall)
+            self._slice = self._slices.of(day_budget(wall, self._limit, role=self._role, key=self._key))
+        return self._slice.account
+
+    def change(self, limit: int) -> None:
+        """Keep another budget, from today on."""
+        self._limit = limit
+        if self._since >= 0.0:
+            self._slice.change(limit)
+
+
+def day_budget(wall: float, limit: int, *, role: str | None = None, key: str | None = None) -> Budget:
     """The budget of the day (UTC) in which `wall` lies."""
-    since, day = _midnight(wall), datetime.fromtimestamp(wall, UTC).date()
-    name = f"day {day.isoformat()}" + ("" if role is None else f" role {role}")
-    return Budget(name=name, limit=limit, since=since, until=since + DAY, role=role)
+    since = _midnight(wall)
+    more = "" if role is None else f" role {role}"
+    more += "" if key is None else f" key {key}"
+    return Budget(name=f"{_day(wall)}{more}", limit=limit, since=since, until=since + DAY, role=role, key=key)
+
+
+def client_budgets(
+    wall: float, client: str, *, day: int | None, total: int | None, spent: tuple[int, int]
+) -> list[Budget]:
+    """The budgets of a client key: of the day in which `wall` lies, and for ever; None = it has none. spent: before
+    that day and on it, as far as it was not counted in budgets.
+    """
+    of_day, of_all = client_budget_names(wall, client)
+    since, found = _midnight(wall), []
+    if day is not None:
+        found.append(Budget(name=of_day, limit=day, since=since, until=since + DAY, client=client, opening=spent[1]))
+    if total is not None:
+        found.append(Budget(name=of_all, limit=total, since=0.0, until=FOR_EVER, client=client, opening=sum(spent)))
+    return found
+
+
+def client_budget_names(wall: float, client: str) -> tuple[str, str]:
+    """The names of the budgets of a client key: of the day in which `wall` lies, and for ever."""
+    return f"{_day(wall)} client {client}", f"client {client}"
+
+
+def _words(budget: Budget) -> tuple[Literal["day", "role", "key", "client"], str, str]:
+    """Which one it is, whose, and what to do when it is reached."""
+    raised = "raise it ([budgets] {}) to at least {{}}"
+    if budget.client is not None:
+        return (
+            "client",
+            " for this client key, at all servers together,",
+            "with {} this call would do; lower max_tokens",
+        )
+    if budget.key is not None:
+        return "key", f" at the key {budget.key}, for all processes together,", raised.format("keys")
+    if budget.role is not None:
+        return "role", f" for the role {budget.role}, for all processes together,", raised.format("roles")
+    return "day", ", for all processes together,", raised.format("day")
+
+
+def _day(wall: float) -> str:
+    return f"day {datetime.fromtimestamp(wall, UTC).date().isoformat()}"
 
 
 def _midnight(wall: float) -> float:

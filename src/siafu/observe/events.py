@@ -61,8 +61,8 @@ class Rerouted(Event, frozen=True, kw_only=True):
 class LaneClosed(Event, frozen=True, kw_only=True):
     """An upstream, or one of its keys, takes no calls for now. `model`: only of this one; empty = of all.
 
-    `reason`: access_refused (until the key is changed), quota_exhausted, else the code of the failures that came one
-    after the other (it is tried now and then).
+    `reason`: access_refused (until the key is changed), quota_exhausted, budget_reached (of the key, today), else the
+    code of the failures that came one after the other (it is tried now and then).
     """
 
     lane: str = ""

@@ -166,8 +166,17 @@ class Admission:
         if self._share is not None:
             self._share.settle(permit.tokens, used)
 
-    def learn(self, permit: Permit, now: float, outcome: Outcome, latency: float | None) -> None:
+    def learn(
+        self, permit: Permit, now: float, outcome: Outcome, first_token: float | None = None, tokens: int | None = None
+    ) -> None:
         """How a call that was sent has ended, for a policy that moves; as in `Sample`."""
         self.policy.ended(
-            Sample(sent_at=permit.at, now=now, in_flight=permit.in_flight, outcome=outcome, latency=latency)
+            Sample(
+                sent_at=permit.at,
+                now=now,
+                in_flight=permit.in_flight,
+                outcome=outcome,
+                first_token=first_token,
+                tokens=tokens,
+            )
         )

@@ -15,15 +15,16 @@ Outcome = Literal["ok", "refused", "timeout", "other"]
 
 
 class Sample(msgspec.Struct, frozen=True, kw_only=True):
-    """A call that ended. Times in seconds. `in_flight`: calls at once when it left, itself included. `latency`: to the
-    first token, or per token of output for an answer in one piece; None = unknown, as of every call that failed.
+    """A call that ended. Times in seconds. `in_flight`: calls at once when it left, itself included. Of a whole answer,
+    `first_token` is the time to it, None when it came in one piece, and `tokens` is the output, None = unknown.
     """
 
     sent_at: float
     now: float
     in_flight: int
     outcome: Outcome = "ok"
-    latency: float | None = None
+    first_token: float | None = None
+    tokens: int | None = None
 
 
 class Policy(Protocol):

@@ -1,4 +1,4 @@
-"""Several worker processes under one parent: started, started again when they die, stopped together.
+"""Several worker processes under one parent: started, started again when they die or hang, stopped together.
 
 They are in process groups of their own, so that a Ctrl-C at the terminal reaches the parent alone, which passes it on.
 A parent that is killed cannot: its children see that it is gone, and stop by themselves.
@@ -18,6 +18,7 @@ import msgspec
 from siafu.border.stopping import Stops
 from siafu.pace.backoff import full_jitter
 from siafu.pace.clock import Clock
+from siafu.queue.pulse import Kept, stands_still
 
 CALM = 60.0  # seconds that a process has lived after which its next death is a first one again
 FIRST, LONGEST = 1.0, 60.0  # seconds, of the pauses before it is started again
@@ -36,16 +37,36 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
     deaths: int
 
 
+class Patience(msgspec.Struct, frozen=True, kw_only=True):
+    """closing: seconds for all to end once they are asked to; who does not is killed. still: seconds without a beat
+    after which one hangs, and is killed.
+    """
+
+    closing: float
+    still: float
+
+
+class _Life(msgspec.Struct, frozen=True, kw_only=True):
+    """One life of a process. code: its exit code, negative: the signal. why: that in words. hung: it was killed as it
+    stood still.
+    """
+
+    code: int
+    output: bytes = b""
+    why: str
+    hung: bool = False
+
+
 class Supervisor:
-    """command: starts one worker process, with `environment` beside this process's own. seconds: for all to
-    end once they are asked to; who does not is killed. notice: told of every death, and when which starts again.
+    """command: starts one worker process, with `environment` beside this process's own; as its last words it is told
+    `--kept` and the JSON of a `Kept`. notice: told of every death, and when which starts again.
     """
 
     def __init__(
         self,
         command: Sequence[str],
         environment: Mapping[str, str],
-        seconds: float,
+        patience: Patience,
         notice: Callable[[str], None],
         *,
         clock: Clock,
@@ -53,7 +74,7 @@ class Supervisor:
     ) -> None:
         self._command = command
         self._environment = environment
-        self._seconds = seconds
+        self._patience = patience
         self._notice = notice
         self._clock = clock
         self._rng = rng
@@ -72,36 +93,45 @@ class Supervisor:
         return [task.result() for task in kept]
 
     async def _keep(self, number: int, stops: Stops) -> Ended:
-        deaths = failures = 0
+        died = hung = failures = 0
         while True:
             began = self._clock.now()
-            code, output, why = await self._live(stops)
-            if stops.asked.is_set() or code in MEANT:
-                return Ended(code=code if code >= 0 else 1, output=output, deaths=deaths)
+            life = await self._live(stops, died, hung)
+            deaths = died + hung
+            if stops.asked.is_set() or life.code in MEANT:
+                return Ended(code=life.code if life.code >= 0 else 1, output=life.output, deaths=deaths)
             failures = 1 if self._clock.now() - began >= CALM else failures + 1
-            deaths += 1
+            died, hung = died + (not life.hung), hung + life.hung
             pause = full_jitter(failures, self._rng, base=FIRST, cap=LONGEST)
-            self._notice(f"worker process {number} {why}; it starts again in {pause:.1f} s")
+            self._notice(f"worker process {number} {life.why}; it starts again in {pause:.1f} s")
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause):
                     await stops.asked.wait()
-                return Ended(code=0, output=b"", deaths=deaths)
+                return Ended(code=0, output=b"", deaths=deaths + 1)
 
-    async def _live(self, stops: Stops) -> tuple[int, bytes, str]:
-        """One life of a process: its exit code (negative: the signal), what it printed, and that in words."""
+    async def _live(self, stops: Stops, died: int, hung: int) -> _Life:
+        pulse, beats = os.pipe()
+        kept = msgspec.json.encode(Kept(pulse=beats, died=died, hung=hung)).decode()
         try:
             process = await asyncio.create_subprocess_exec(
                 *self._command,
+                "--kept",
+                kept,
                 env={**os.environ, **self._environment},
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.PIPE,
                 process_group=0,
+                pass_fds=(beats,),
             )
         except OSError as error:  # no memory, too many processes
-            return 1, b"", f"could not be started ({error.strerror or error})"
+            os.close(pulse)
+            return _Life(code=1, why=f"could not be started ({error.strerror or error})")
+        finally:
+            os.close(beats)
         self._running.add(process)
         if stops.asked.is_set():  # this moment
             self._send(signal.SIGTERM, process)
+        watching = asyncio.create_task(self._end_if_still(process, pulse, stops))
         try:
             output, _ = await process.communicate()
         except asyncio.CancelledError:
@@ -110,16 +140,27 @@ class Supervisor:
             raise
         finally:
             self._running.discard(process)
+            was_still = watching.done() and watching.result()
+            watching.cancel()
+            os.close(pulse)
         code = process.returncode or 0
         if stops.asked.is_set() and code in (-signal.SIGTERM, -signal.SIGINT):
             code = 0  # it did not listen to signals yet, so it held nothing
-        return code, output, f"(pid {process.pid}) {_why(code)}"
+        why = f"did not move for {self._patience.still:g} s and was killed" if was_still else _why(code)
+        return _Life(code=code, output=output, why=f"(pid {process.pid}) {why}", hung=was_still)
+
+    async def _end_if_still(self, process: asyncio.subprocess.Process, pulse: int, stops: Stops) -> bool:
+        """Kill a process once it hangs, unless it is being stopped, which has times of its own; True if so."""
+        if await stands_still(pulse, self._patience.still, self._clock) and not stops.asked.is_set():
+            self._send(signal.SIGKILL, process)
+            return True
+        return False
 
     async def _pass_on(self, stops: Stops) -> None:
         await stops.asked.wait()
         self._send(signal.SIGTERM)
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._seconds):
+            async with asyncio.timeout(self._patience.closing):
                 await stops.hurry.wait()
             self._send(signal.SIGINT)  # of another number, as two equal ones at once are one
             await self._clock.sleep(HURRY)

@@ -82,11 +82,12 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 class Tally(msgspec.Struct):
     """What a worker has done. claimed: deliveries. fenced: tasks whose lease was another's when they left its hands.
-    halt: why it ended by itself; None = it did not.
+    cut: tasks that had not ended when it did. halt: why it ended by itself; None = it did not.
     """
 
     claimed: int = 0
     fenced: int = 0
+    cut: int = 0
     halt: Halt | None = None
     _counted: Counter[State] = msgspec.field(default_factory=Counter)
     _open: dict[str, State] = msgspec.field(default_factory=dict)
@@ -116,20 +117,22 @@ Why = Literal["", "lost", "cancel", "deadline", "drain"]
 
 class _Held:
     """A task in a slot. until: when its lease is over, on the monotonic clock, if it is not renewed. why: its work
-    shall stop; empty = it shall not.
+    shall stop; empty = it shall not. over: its work has ended, and the slot is another's while that is recorded.
     """
 
     def __init__(self, lease: Lease, until: float) -> None:
         self.lease = lease
         self.until = until
         self.why: Why = ""
-        self.stopped = asyncio.Event()
+        self.over = False
+        self.stopped: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.task: asyncio.Task[None] | None = None
 
     def stop(self, why: Why) -> None:
         """Have the work stopped; the first reason counts."""
         self.why = self.why or why
-        self.stopped.set()
+        if not self.stopped.done():
+            self.stopped.set_result(None)
 
 
 class Worker:
@@ -166,15 +169,15 @@ class Worker:
 
     @property
     def busy(self) -> int:
-        """Tasks that it holds."""
-        return len(self._held)
+        """Slots that are taken."""
+        return sum(not held.over for held in self._held.values())
 
     def families(self) -> list[Family]:
         """What it has done and does, as metrics."""
         tally, ended = self.tally, [((state,), float(n)) for state, n in self.tally.left.items() if state in TERMINAL]
         return [
             Family("siafu_worker_slots", "gauge", "Tasks at once", (), [((), self.slots)]),
-            Family("siafu_worker_busy_slots", "gauge", "Tasks that it holds now", (), [((), self.busy)]),
+            Family("siafu_worker_busy_slots", "gauge", "Slots that are taken now", (), [((), self.busy)]),
             Family("siafu_worker_deliveries", "counter", "Tasks that it was given", (), [((), tally.claimed)]),
             Family("siafu_worker_tasks_ended", "counter", "Tasks that it ended, by state", ("state",), ended),
             Family(
@@ -212,7 +215,7 @@ class Worker:
         while not stops.asked.is_set() and self.tally.halt is None:
             self._news.clear()
             await self._fill()
-            self._bell.looked(max(0, self.slots - len(self._held)))
+            self._bell.looked(max(0, self.slots - self.busy))
             if self._options.until_empty and not self._held and not await self._any_left():
                 return
             await self._wait(self._options.poll)
@@ -234,7 +237,7 @@ class Worker:
     async def _fill(self) -> None:
         """Claim for all free slots, for each kind in turn."""
         for kind in list(self._handlers):
-            free = self.slots - len(self._held)
+            free = self.slots - self.busy
             if free <= 0:
                 return None
             self._handlers[kind] = self._handlers.pop(kind)  # another kind is first next time
@@ -274,12 +277,11 @@ class Worker:
     async def _wait(self, seconds: float) -> None:
         """Until there are news, at most so long."""
         alarm = asyncio.ensure_future(self._clock.sleep(seconds))
-        news = asyncio.ensure_future(self._news.wait())
+        alarm.add_done_callback(lambda alarm: None if alarm.cancelled() else self._news.set())
         try:
-            await asyncio.wait({alarm, news}, return_when=asyncio.FIRST_COMPLETED)
+            await self._news.wait()  # at first hand: see `_end`
         finally:
             alarm.cancel()
-            news.cancel()
 
     async def _hear(self, stops: Stops) -> None:
         await stops.asked.wait()
@@ -303,7 +305,8 @@ class Worker:
         finally:
             if self._held.get(held.lease.id) is held:  # it may have come back under another epoch meanwhile
                 del self._held[held.lease.id]
-            self._news.set()
+            if not held.over or held.lease.suspect or not self._held:  # else it was heard when the work was over
+                self._news.set()
 
     async def _outcome(self, held: _Held) -> Verdict | Halt | None:
         """How the work ended; None: the task is another's."""
@@ -316,14 +319,13 @@ class Worker:
                 return await self._handlers[lease.kind](lease, TaskJournal(self._store, lease))
 
         work = asyncio.create_task(perform())
-        stopped: asyncio.Task[Any] = asyncio.create_task(held.stopped.wait())
         alarm = None
         if lease.seconds_left is not None:
             alarm = asyncio.create_task(self._expire(held, lease.seconds_left))
         try:
-            await asyncio.wait({work, stopped}, return_when=asyncio.FIRST_COMPLETED)
+            either: tuple[asyncio.Future[Any], ...] = work, held.stopped
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            stopped.cancel()
             if alarm is not None:
                 alarm.cancel()
         for _ in range(2):
@@ -338,11 +340,18 @@ class Worker:
         held.stop("deadline")
 
     async def _end(self, held: _Held, verdict: Verdict) -> State | None:
-        """Record it, and try again while the lease lasts. None: it is another's, or nobody can be told."""
+        """Record it, and try again while the lease lasts. None: it is another's, or nobody can be told.
+
+        Its slot is free already. Whoever fills it is woken first, and asks in the same turn of the loop: so one
+        transaction ends this task and claims the next.
+        """
+        held.over = True
+        self._news.set()
         while True:
             try:
                 return await self._store.end(held.lease.id, held.lease.epoch, verdict)
             except StoreError as error:
+                held.over = False  # else it would come to hold more and more
                 self._unreachable(error)
                 if self._clock.now() >= held.until:
                     return None
@@ -397,6 +406,7 @@ class Worker:
         while self._held and not stops.hurry.is_set() and (left := ends - self._clock.now()) > 0:
             self._news.clear()
             await self._wait(left)
+        self.tally.cut = len(self._held)
         await self._give_up("drain", HURRY if stops.hurry.is_set() else 3 * PUT_DOWN)
 
     async def _give_up(self, why: Why, seconds: float) -> None:

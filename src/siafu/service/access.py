@@ -100,6 +100,12 @@ class Holder:
         self._together = together
         self._minute = None if key.terms.rpm is None else Minute(key.terms.rpm)
 
+    def check(self, scope: str) -> None:
+        """Raises: Refused when the key may not do that."""
+        if scope not in self.key.terms.scopes:
+            message = f"this client key may only {' and '.join(self.key.terms.scopes)}: this needs the scope {scope}"
+            raise Refused(403, message, code="scope_missing", again=False)
+
     @contextmanager
     def request(self, now: float) -> Iterator[None]:
         """A request runs. Raises: Refused when the key may not have another one now."""
@@ -198,11 +204,6 @@ class KeyRing:
     def limited(self) -> bool:
         """Whether any key has limits of its own."""
         return any(holder.limited for holder in self._holders.values())
-
-    @property
-    def budgeted(self) -> bool:
-        """Whether any key has a budget."""
-        return any(holder.key.terms.has_budget for holder in self._holders.values())
 
     @property
     def active(self) -> int:

@@ -127,6 +127,8 @@ class App:
             holder = self._ring.admit(x.headers(b"authorization"), x.address)
             key = None if holder is None else holder.key
             route, name = find(ROUTES, method, path)
+            if holder is not None:
+                holder.check(route.scope)
             if route.path == MODELS:
                 await x.answer(msgspec.json.encode({"object": "list", "data": await self._models.all(key)}))
             elif route.name == "getModel":
@@ -168,6 +170,8 @@ class App:
     async def _chat(self, x: Exchange) -> None:
         """One completion, from admission to its end."""
         holder = self._ring.admit(x.headers(b"authorization"), x.address)
+        if holder is not None:
+            holder.check("submit")
         _check_json(x)
         key = None if holder is None else holder.key
         priority = priority_of(x.header(b"x-siafu-priority"), key)

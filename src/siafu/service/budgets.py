@@ -1,4 +1,6 @@
-"""The budgets of client keys, kept by the gateway's accounts: one account a key and UTC day."""
+"""The budgets of client keys, kept by the gateway's accounts: one account a key and UTC day. Where several servers may
+have the keys in common (`Accounts.lend`), it is within budgets that they share.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +10,7 @@ from datetime import UTC, datetime
 
 from siafu.config.client_keys import RUN
 from siafu.gateway.accounts import Accounts
+from siafu.gateway.shared import client_budgets
 from siafu.pace.clock import Clock
 from siafu.store.client_keys import ClientKey
 
@@ -42,13 +45,17 @@ class Budgets:
         return _name(key.id, day)
 
     async def _open(self, key: ClientKey, day: float) -> None:
-        terms = key.terms
-        before, today = await self._spent(key.id, day)
-        limits = [] if terms.day_pico is None else [terms.day_pico]
-        if terms.total_pico is not None:
-            limits.append(max(0, terms.total_pico - before))
-        name = _name(key.id, day)
-        self._accounts.set(name, limit=min(limits), spent=today, allow_unpriced=terms.allow_unpriced)
+        terms, name, accounts = key.terms, _name(key.id, day), self._accounts
+        spent = before, today = await self._spent(key.id, day)
+        if accounts.lend is not None:
+            budgets = client_budgets(day, key.id, day=terms.day_pico, total=terms.total_pico, spent=spent)
+            beside = [accounts.lend(each) for each in budgets]
+            accounts.set(name, limit=None, allow_unpriced=terms.allow_unpriced, beside=beside)
+        else:
+            limits = [] if terms.day_pico is None else [terms.day_pico]
+            if terms.total_pico is not None:
+                limits.append(max(0, terms.total_pico - before))
+            accounts.set(name, limit=min(limits), spent=today, allow_unpriced=terms.allow_unpriced)
         self._days[key.id] = day
 
 

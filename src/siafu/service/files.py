@@ -47,7 +47,11 @@ async def upload(x: Exchange, desk: BatchDesk, owner: str, id: str) -> None:
                 raise TooLarge(f"a file may have at most {MAX_FILE:,} bytes")
             for piece in form.feed(data):
                 await coming.write(piece)
-        file = await coming.keep(*form.ended())
+        told = form.ended()
+        if not desk.serves(owner):
+            message = "this client key was revoked, or has expired, while the file came in; it is not kept"
+            raise Refused(401, message, code="invalid_api_key", again=False)
+        file = await coming.keep(*told)
     await x.answer(msgspec.json.encode(file_object(file)))
 
 

@@ -34,6 +34,13 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     stream: Literal["", "may", "only"] = ""
     open: bool = False
 
+    @property
+    def scope(self) -> str:
+        """What a client key needs for it, of `store.client_keys.SCOPES`."""
+        if self.method == "GET":
+            return "read"
+        return "cancel" if self.method == "DELETE" or self.path.endswith("/cancel") else "submit"
+
 
 def find(routes: Sequence[Route], method: str, path: str) -> tuple[Route, str]:
     """The route of a request, and what stands for the name in braces in its path.

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -38,7 +38,8 @@ MIGRATIONS = (
 
 class Budget(msgspec.Struct, frozen=True, kw_only=True):
     """In pico-dollars, for attempts sent from `since` until before `until` (seconds since 1970). role: only of this
-    role's agents; None = of all.
+    role's agents; key: only with this key of an upstream; client: only for this client key of `siafu serve`; None = of
+    all. name: unique, begins with `day ` when it ends. opening: what was spent of it before anybody kept it.
     """
 
     name: str
@@ -46,6 +47,9 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True):
     since: float
     until: float
     role: str | None = None
+    key: str | None = None
+    client: str | None = None
+    opening: int = 0
 
 
 class Loan(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,10 +106,12 @@ class Budgets:
         name, holder = budget.name, self._holder
         if not transaction.change("UPDATE budget SET spent = spent WHERE name = :name", name=name):  # locks its row
             transaction.change(
-                "INSERT INTO budget (name, spent) VALUES (:name, 0) ON CONFLICT (name) DO NOTHING", name=name
-            )
+                "INSERT INTO budget (name, spent) VALUES (:name, :opening) ON CONFLICT (name) DO NOTHING",
+                name=name, opening=budget.opening,
+            )  # fmt: skip
             transaction.change(
-                "DELETE FROM budget_slice WHERE amount = 0 AND lease_until < {now} - :kept", kept=KEPT_SECONDS
+                "DELETE FROM budget_slice WHERE amount = 0 AND lease_until < {now} - :kept AND budget LIKE 'day %'",
+                kept=KEPT_SECONDS,
             )
             transaction.change("UPDATE budget SET spent = spent WHERE name = :name", name=name)
         mine = transaction.row(
@@ -156,11 +162,21 @@ class Budgets:
         return work
 
 
+def spent_of(database: Database, names: Sequence[str]) -> Mapping[str, int]:
+    """What was told to be spent of budgets (at least one), by name; without those that nobody has used. Blocks.
+
+    Raises: StoreError.
+    """
+    query = "SELECT name, spent FROM budget WHERE name IN :names"
+    rows = database.transact(lambda transaction: transaction.rows(query, names=names))
+    return {row["name"]: row["spent"] for row in rows}
+
+
 def spent_by(holder: str, journal: str, budget: Budget) -> int | None:
     """What a holder's attempts in its ledger were charged at most, in the time of `budget`; None when there is no
     ledger to ask. Blocks.
     """
-    path = Path(journal.partition(" ")[2])
+    path, client = Path(journal.partition(" ")[2]), f"{budget.client}/" if budget.client else ""
     if not journal or _mark(path) != journal:  # none, or another file is there now, as after `--fresh`
         return None
     try:
@@ -170,8 +186,9 @@ def spent_by(holder: str, journal: str, budget: Budget) -> int | None:
     try:
         (spent,) = db.execute(
             "SELECT COALESCE(SUM(COALESCE(usd_pico, reserved_pico)), 0) FROM attempt"
-            " WHERE attempt >= ? AND attempt < ? AND opened_at >= ? AND opened_at < ? AND role = COALESCE(?, role)",
-            (holder, holder + "~", budget.since, budget.until, budget.role),
+            " WHERE attempt >= ? AND attempt < ? AND opened_at >= ? AND opened_at < ? AND role = COALESCE(?, role)"
+            " AND key = COALESCE(?, key) AND substr(task, 1, length(?)) = ?",
+            (holder, holder + "~", budget.since, budget.until, budget.role, budget.key, client, client),
         ).fetchone()
         return int(spent)
     except sqlite3.Error:

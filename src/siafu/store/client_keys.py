@@ -43,7 +43,10 @@ MIGRATIONS: Sequence[Sequence[str]] = (
         ) {strict}""",
     ),
     ("ALTER TABLE client_key ADD COLUMN priority {integer} NOT NULL DEFAULT 2 CHECK (priority BETWEEN 1 AND 3)",),
+    ("""ALTER TABLE client_key ADD COLUMN scopes TEXT NOT NULL DEFAULT '["read","submit","cancel"]'""",),
 )
+SCOPES = ("read", "submit", "cancel")
+_LISTS = ("models", "scopes")  # kept as JSON
 
 
 class KeyTerms(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,6 +54,7 @@ class KeyTerms(msgspec.Struct, frozen=True, kw_only=True):
     a swarm are for, "" = nobody. tenant: a label for routes and records. day_pico, total_pico: budgets in pico-dollars,
     by UTC day and for ever; allow_unpriced: models without a price may run under them. rpm: requests in any 60 seconds.
     concurrency: requests at once. None = no limit. priority: the best that its requests may have, 1 (first) to 3.
+    scopes: of SCOPES, what it may do: look, have something done, stop and delete.
     """
 
     name: str
@@ -63,6 +67,7 @@ class KeyTerms(msgspec.Struct, frozen=True, kw_only=True):
     rpm: int | None = None
     concurrency: int | None = None
     priority: int = 2
+    scopes: tuple[str, ...] = SCOPES
 
     @property
     def has_budget(self) -> bool:
@@ -106,8 +111,8 @@ class ClientKeys:
         """A new key, and its text, which nobody can read again. seconds: how long it lives, None = until revoked."""
         text = PREFIX + secrets.token_urlsafe(RANDOM_BYTES)
         values = {
-            **{name: value for name, value in msgspec.structs.asdict(terms).items() if name != "models"},
-            "models": msgspec.json.encode(terms.models).decode(),
+            **msgspec.structs.asdict(terms),
+            **{name: msgspec.json.encode(getattr(terms, name)).decode() for name in _LISTS},
             "allow_unpriced": int(terms.allow_unpriced),
             "id": f"key_{secrets.token_hex(6)}",
             "hash": hash_of(text),
@@ -148,7 +153,7 @@ class ClientKeys:
 
 def _key(row: Mapping[str, Any]) -> ClientKey:
     values = dict(row)
-    values["models"] = msgspec.json.decode(values["models"])
+    values |= {name: msgspec.json.decode(values[name]) for name in _LISTS}
     values["allow_unpriced"] = bool(values["allow_unpriced"])
     terms = msgspec.convert({name: values[name] for name in KeyTerms.__struct_fields__}, KeyTerms)
     return ClientKey(terms=terms, **{name: row[name] for name in ClientKey.__struct_fields__ if name != "terms"})

@@ -117,7 +117,8 @@ class Database:
         of its statements needs a way back of its own (on PostgreSQL, two messages each).
 
         When `work` raises, nothing is kept. It is called again when the database ends the transaction in favour of
-        another (PostgreSQL: a deadlock), so it does nothing but use its transaction, and begins no other.
+        another (PostgreSQL: a deadlock), or a connection from earlier turns out to be lost, so it does nothing but use
+        its transaction, and begins no other.
 
         Raises: StoreLocked when others (a process that was stopped) hold it for longer; StoreError, also when `work`
         swallows one that is no Conflict; what `work` raises.
@@ -135,9 +136,9 @@ class Database:
             raise StoreError(f"{self._where} is closed")
         try:
             with self._engine.begin() as connection:
-                if self.dialect == "postgresql" and (most := self._patience()) < (WAIT_SECONDS - 1.0) * 1000:
-                    connection.exec_driver_sql(f"SET LOCAL lock_timeout = {most}")  # else it is the session's
                 transaction = Transaction(connection, self.dialect, self._where, whole=whole)
+                if self.dialect == "postgresql" and (most := self._patience()) < (WAIT_SECONDS - 1.0) * 1000:
+                    transaction.rows("SELECT set_config('lock_timeout', :most, true)", most=f"{most}ms")
                 result = work(transaction)
                 if transaction.failed is not None:
                     raise transaction.failed
@@ -238,6 +239,7 @@ class Transaction:
     def __init__(self, connection: Connection, dialect: Dialect, where: str, *, whole: bool = False) -> None:
         self.dialect: Dialect = dialect
         self._whole = whole
+        self._begun = False
         self.failed: StoreError | None = None
         self._connection = connection
         self._where = where
@@ -270,19 +272,22 @@ class Transaction:
         try:
             with contextlib.nullcontext() if alone else self._connection.begin_nested():
                 result = self._connection.execute(statement, bound)
+                self._begun = True
                 if not result.returns_rows:
                     return [], max(result.rowcount, 0)
                 found: list[Mapping[str, Any]] = [_plain(row) for row in result.mappings()]
                 return found, len(found)
         except SQLAlchemyError as error:
             told = _told(error, self._where)
+            if not self._begun and isinstance(error, DBAPIError) and error.connection_invalidated:
+                told = _Overtaken(told.message)  # the pool gives another one now
             if self._whole or not isinstance(told, Conflict):
                 self.failed = told
             raise told from error
 
 
 class _Overtaken(StoreError):
-    """The database ended the transaction so that another could go on."""
+    """The database ended the transaction so that another could go on, or the connection was lost before it began."""
 
 
 def _make_file(path: Path, where: str) -> None:
@@ -354,7 +359,7 @@ def _postgresql(url: URL, what: str) -> Engine:
         engine = create_engine(
             url,
             connect_args={name: value for name, value in wanted.items() if name not in url.query},
-            isolation_level="READ COMMITTED", pool_pre_ping=True, hide_parameters=True,
+            isolation_level="READ COMMITTED", hide_parameters=True,
             pool_size=POSTGRESQL_THREADS, max_overflow=0, pool_timeout=WAIT_SECONDS,
         )  # fmt: skip
     except ImportError as error:

@@ -14,7 +14,7 @@ import msgspec
 from siafu.errors import StoreError
 from siafu.store.database import Transaction
 from siafu.store.task_records import TERMINAL, Accepted, NewTask, NotAccepted, body_print
-from siafu.store.task_sql import MOST_ROWS, as_json, now, parts, ring
+from siafu.store.task_sql import MOST_ROWS, as_json, parts, ring
 from siafu.store.task_turns import give_turns
 
 AT_ONCE = 100  # rows of one submission's part
@@ -110,12 +110,14 @@ def _missing(tx: Transaction, row: dict[str, Any]) -> NotAccepted | None:
 _TEXTS = ("id", "kind", "run", "tenant", "customer", "once", "payload", "print", "state", "trace")
 _INTEGERS = ("priority", "turn", "deps_left")
 _INSERT = (
+    "WITH clock AS MATERIALIZED (SELECT {now} AS now) "  # one moment for all of them
     f"INSERT INTO task ({', '.join(_TEXTS + _INTEGERS)}, created_at, ready_at, deadline_at) "
     f"SELECT {', '.join(f'{{given.{name}}}' for name in _TEXTS)}, "
     f"{', '.join(f'CAST({{given.{name}}} AS {{integer}})' for name in _INTEGERS)}, "
     # lists keep the order in which they were submitted
-    ":now + CAST({given.n} AS {real}) * 1e-6, :now + CAST({given.n} AS {real}) * 1e-6, "
-    ":now + CAST({given.deadline} AS {real}) FROM {given} WHERE TRUE ON CONFLICT (tenant, once) DO NOTHING RETURNING id"
+    "clock.now + CAST({given.n} AS {real}) * 1e-6, clock.now + CAST({given.n} AS {real}) * 1e-6, "
+    "clock.now + CAST({given.deadline} AS {real}) FROM clock, {given} WHERE TRUE "
+    "ON CONFLICT (tenant, once) DO NOTHING RETURNING id"
 )
 
 
@@ -124,7 +126,7 @@ def _insert(tx: Transaction, rows: list[dict[str, Any]]) -> set[str]:
     if not rows:
         return set()
     given = [{"n": n, **row} for n, row in enumerate(rows)]
-    added = {row["id"] for row in tx.rows(_INSERT, now=now(tx), given=as_json(given))}
+    added = {row["id"] for row in tx.rows(_INSERT, given=as_json(given))}
     ring(tx)
     for row in rows:
         for need in row["open_needs"] if row["id"] in added else ():

@@ -14,10 +14,12 @@ import msgspec
 from siafu.border.text import clean, preview
 from siafu.errors import InputError
 from siafu.store.database import Database, Transaction
-from siafu.store.task_records import BOUND, Move, Task, name_of
+from siafu.store.task_records import Move, Task, name_of
+from siafu.store.task_schema import NAME_IN_KEY
 from siafu.store.task_sql import ring
-from siafu.store.task_turns import line_up
+from siafu.store.task_turns import give_back, line_up
 from siafu.store.tasks import as_task, finish
+from siafu.store.webhooks import WebhookQueue
 from siafu.store.workers import HEARD, Workers
 
 T = TypeVar("T")
@@ -41,12 +43,13 @@ class Which(msgspec.Struct, frozen=True, kw_only=True):
 
 class TaskDesk:
     """The people's side of the tasks in a database, which stays its owner's to close. rung: told when something may
-    have become ready, or shall be stopped; as in `TaskStore`. workers: who works on them. Raises (every method):
-    StoreError.
+    have become ready, or shall be stopped; as in `TaskStore`. workers: who works on them. deliveries: what webhooks are
+    told of them. Raises (every method): StoreError.
     """
 
     def __init__(self, database: Database, rung: Callable[[Collection[str]], None] = lambda tasks: None) -> None:
         self.workers = Workers(database)
+        self.deliveries = WebhookQueue(database)
         self._database = database
         self._rung = rung
 
@@ -71,16 +74,20 @@ class TaskDesk:
 
     async def _named(self, text: str) -> list[Task]:
         """Two of the tasks at most that have this name."""
-        last = re.sub(r"([!%_])", r"!\1", clean(text).rpartition("/")[2])
-        wanted = "once LIKE :whole ESCAPE '!' OR once LIKE :bound ESCAPE '!'"
-        sql = f"SELECT id, once, run FROM task WHERE {wanted} ORDER BY id"
-        like = {"whole": f"%/{last}", "bound": f"%/{last}{BOUND}%"}
-        named = [
-            row["id"]
-            for row in await self._database.run(lambda tx: tx.rows(sql, **like))
-            if clean(text) in (name := name_of(row["once"], row["run"]), f"{row['run']}/{name}")
-        ]
-        return await self._rows("SELECT * FROM task WHERE id IN :ids ORDER BY id", ids=named[:2]) if named else []
+        wanted, words = clean(text), clean(text).split("/")
+        names = ["/".join(words[at:]) for at in range(len(words))]  # both runs and names may hold slashes
+
+        def work(tx: Transaction) -> list[str]:
+            name = NAME_IN_KEY[tx.dialect]
+            sql = f"SELECT id, once, run FROM task WHERE once IS NOT NULL AND ({name}) IN :names ORDER BY id"
+            return [
+                row["id"]
+                for row in tx.rows(sql, names=names)
+                if wanted in (found := name_of(row["once"], row["run"]), f"{row['run']}/{found}")
+            ]
+
+        ids = (await self._database.run(work))[:2]
+        return await self._rows("SELECT * FROM task WHERE id IN :ids ORDER BY id", ids=ids) if ids else []
 
     async def find(self, which: Which, *, limit: int, after: Task | None = None) -> list[Task]:
         """Tasks in the order in which they were accepted, from behind `after` on; None = from the first."""
@@ -161,21 +168,27 @@ class TaskDesk:
         parts = (wanted[at : at + AT_ONCE] for at in range(0, len(wanted), AT_ONCE))
         return set[str]().union(*[await self._database.run(partial(work, part=part)) for part in parts])
 
+    async def failed_of(self, ids: Collection[str]) -> set[str]:
+        """Those of these tasks that have ended otherwise than well: what needs them is not accepted."""
+        sql = "SELECT id FROM task WHERE id IN :ids AND state IN :bad"
+        values = {"ids": sorted(ids), "bad": list(ENDED_BADLY)}
+        return {row["id"] for row in await self._database.run(lambda tx: tx.rows(sql, **values))} if ids else set()
+
     async def cancel(self, ids: Sequence[str]) -> int:
         """End tasks that have not begun, and have those stopped that a worker holds; returns how many have not ended
         yet of those that were open. What has ended stays as it is.
         """
 
         def work(tx: Transaction) -> int:
-            asked = 0
-            for task in _each(tx, ids):
-                if task.state == "leased":
-                    tx.change("UPDATE task SET cancel_requested = 1 WHERE id = :id", id=task.id)
-                    asked += 1
-                elif task.ended_at is None:
-                    finish(tx, [(task, Move(state="cancelled", code="cancelled"))])
+            tasks = [task for task in _each(tx, ids) if task.ended_at is None]
+            running = [task.id for task in tasks if task.state == "leased"]
+            for id in running:
+                tx.change("UPDATE task SET cancel_requested = 1 WHERE id = :id", id=id)
+            idle = [task for task in tasks if task.state != "leased"]
+            finish(tx, [(task, Move(state="cancelled", code="cancelled")) for task in idle])
+            give_back(tx, idle)
             ring(tx)
-            return asked
+            return len(running)
 
         asked = await self._database.run(work)
         self._rung(())
@@ -187,8 +200,8 @@ class TaskDesk:
         that one was removed, it is left for good.
         """
 
-        def work(tx: Transaction) -> int:
-            again = 0
+        def work(tx: Transaction) -> tuple[int, list[str]]:
+            again, ready = 0, list[str]()
             for task in sorted(_each(tx, ids), key=lambda task: task.created_at):
                 states = tx.rows(_NEEDS, id=task.id)
                 lacking = task.code == _NEED_GONE or any(need["state"] in ENDED_BADLY for need in states)
@@ -196,6 +209,7 @@ class TaskDesk:
                     left = sum(need["state"] != "succeeded" for need in states)
                     if not left:
                         line_up(tx, [msgspec.structs.asdict(task)])
+                        ready.append(task.id)
                     again += tx.change(
                         "UPDATE task SET state = :state, ready_at = {now}, ended_at = NULL, deliveries = 0, "
                         "lapses = 0, deps_left = :left, cancel_requested = 0, waits_since = NULL, "
@@ -203,10 +217,10 @@ class TaskDesk:
                         id=task.id, state="blocked" if left else "ready", left=left,
                     )  # fmt: skip
             ring(tx)
-            return again
+            return again, ready
 
-        again = await self._database.run(work)
-        self._rung(())
+        again, ready = await self._database.run(work)
+        self._rung(ready)
         return again
 
     async def purge(self, which: Which, seconds: float) -> int:
@@ -242,9 +256,10 @@ class TaskDesk:
                 "{for_update}",
                 **values,
             )
-            for row in rows:
-                if (task := as_task(row)).ended_at is None:  # what needs it must not wait for ever
-                    finish(tx, [(task, Move(state="cancelled", code="customer_forgotten"))])
+            tasks = [task for task in map(as_task, rows) if task.ended_at is None]
+            # what needs them must not wait for ever
+            finish(tx, [(task, Move(state="cancelled", code="customer_forgotten")) for task in tasks])
+            give_back(tx, tasks)
             return _remove(tx, rows)
 
         removed = 0

@@ -5,7 +5,8 @@ dead_letter. In between it may be blocked (by tasks that it needs) or waiting (u
 
 Who is next: by priority, then in turn. Turns are tags that a task gets when it can begin (start-time fair queueing:
 Goyal, Vin and Cheng, SIGCOMM 1996): a tenant's next tag is one more than its last, but not less than the tag that is
-next now. So tenants alternate however much each of them has submitted, and who was idle has saved nothing up. One
+next now. So tenants alternate however much each of them has submitted, and who was idle has saved nothing up. What
+ends before it began gives its tag back, but for those in the midst of what its tenant has in line still. One
 claim in AGED_SHARE goes to what has been ready the longest, if that is AGED_SECONDS or more: so a low priority is slow
 under load, but never starves, and a high one keeps the rest.
 

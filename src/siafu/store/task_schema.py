@@ -64,6 +64,11 @@ _WHEN = {  # what an event says -> when it is noted
     "'cancel_requested'": "AFTER UPDATE OF cancel_requested ON task FOR EACH ROW "
     "WHEN (OLD.cancel_requested < NEW.cancel_requested)",
 }
+# The name that a task was submitted with, out of its key (task_records.task_key), by the name of the database.
+NAME_IN_KEY = {
+    "sqlite": "substr(once, instr(once, '/') + 1, instr(once || char(31), char(31)) - instr(once, '/') - 1)",
+    "postgresql": "split_part(substr(once, strpos(once, '/') + 1), chr(31), 1)",
+}
 _TOLD = "task, what, at, code, epoch"
 
 
@@ -147,5 +152,15 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "UNIQUE (webhook, place)) {strict}",
         "CREATE INDEX webhook_delivery_due ON webhook_delivery (webhook, next_at) WHERE next_at IS NOT NULL",
         "CREATE INDEX webhook_delivery_of ON webhook_delivery (task)",
+    ),
+    (
+        # When a webhook has taken it, NULL = not yet; and the status of its last answer, NULL = there was none.
+        "ALTER TABLE webhook_delivery ADD COLUMN told_at {real}",
+        "ALTER TABLE webhook_delivery ADD COLUMN status {integer}",
+        # People name tasks so, whatever run and customer they are of.
+        *(
+            f"{{{name}}} CREATE INDEX task_named ON task (({text})) WHERE once IS NOT NULL"
+            for name, text in NAME_IN_KEY.items()
+        ),
     ),
 )

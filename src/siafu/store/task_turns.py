@@ -2,6 +2,8 @@
 `task_records.first_turn`.
 """
 
+# ruff: noqa: S608 - the names put into statements are our own
+
 from __future__ import annotations
 
 from collections import defaultdict
@@ -9,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from siafu.store.database import Transaction
-from siafu.store.task_records import first_turn
+from siafu.store.task_records import Task, first_turn
 
 _TURNS = (
     "SELECT (SELECT last FROM task_turn WHERE kind = :kind AND priority = :priority AND tenant = :tenant) AS last,"
@@ -46,3 +48,29 @@ def line_up(tx: Transaction, rows: Sequence[Mapping[str, Any]]) -> None:
     give_turns(tx, mine)
     for row in mine:
         tx.change("UPDATE task SET turn = :turn WHERE id = :id", id=row["id"], turn=row["turn"])
+
+
+_LINE = "kind = :kind AND priority = :priority AND tenant = :tenant"
+_KEPT = (
+    "SELECT (SELECT turn FROM task WHERE state = 'ready' AND lapses < 2 AND kind = :kind AND priority = :priority"
+    " AND turn <= :last AND tenant = :tenant ORDER BY turn DESC LIMIT 1) AS ready,"
+    f" (SELECT MAX(turn) FROM task WHERE state = 'leased' AND {_LINE}) AS leased"
+)
+
+
+def give_back(tx: Transaction, ended: Sequence[Task]) -> None:
+    """Let tenants go on behind what they have left in line, or else where the line is, when tasks have `ended` before
+    they began. These are given as they were before.
+    """
+    lines = {(each.kind, each.priority, each.tenant) for each in ended if each.state == "ready"}
+    for kind, priority, tenant in sorted(lines):  # everybody locks in this order
+        line: dict[str, Any] = {"kind": kind, "priority": priority, "tenant": tenant}
+        row = tx.row(f"SELECT last FROM task_turn WHERE {_LINE} {{for_update}}", **line)
+        if row is None:
+            continue
+        (left,) = tx.rows(_KEPT, last=row["last"], **line)
+        kept = [turn for turn in (left["ready"], left["leased"]) if turn is not None]
+        if not kept:
+            tx.change(f"DELETE FROM task_turn WHERE {_LINE}", **line)
+        elif max(kept) < row["last"]:
+            tx.change(f"UPDATE task_turn SET last = :last WHERE {_LINE}", last=max(kept), **line)

@@ -40,15 +40,16 @@ from siafu.store.task_records import (
     move,
 )
 from siafu.store.task_sql import MOST_ROWS, as_json, now, parts, ring
-from siafu.store.task_turns import line_up
+from siafu.store.task_turns import give_back, line_up
 from siafu.store.together import Together
 
 MOST_MESSAGE = 2_000  # characters
 
 _READY = "WHERE state = 'ready' AND kind = :kind AND lapses"
-_NEXT = f"{_READY} < 2 ORDER BY priority, turn, created_at"
-_OLDEST = f"{_READY} < 2 AND ready_at <= :aged ORDER BY ready_at"
 _SUSPECT = f"{_READY} >= 2 ORDER BY priority, turn, created_at"
+# The clock in a subquery: else PostgreSQL does not look for it in an index.
+_OLDEST = f"{_READY} < 2 AND ready_at <= (SELECT {{now}} - :aged_seconds) ORDER BY ready_at"
+_NEXT = f"{_READY} < 2 AND id NOT IN (SELECT id FROM oldest) ORDER BY priority, turn, created_at"
 _NEEDING = "state = 'blocked' AND id IN (SELECT task FROM task_need WHERE needs = :id)"
 _ENTRY, _TASK = JournalEntry.__struct_fields__, Task.__struct_fields__
 # Without what is large and decides nothing: many may be looked at together.
@@ -124,11 +125,12 @@ class TaskStore:
         """
 
         def work(tx: Transaction) -> list[Lease]:
-            values = {"worker": worker, "kind": kind, "lease": lease}
-            rows = _lease(tx, _SUSPECT, most=1, **values) if suspect else []
-            aged = aged_claims(before, most - len(rows))
-            rows += _lease(tx, _OLDEST, most=aged, aged=now(tx) - AGED_SECONDS, **values) if aged else []
-            rows += _lease(tx, _NEXT, most=most - len(rows), **values) if len(rows) < most else []
+            aged = aged_claims(before, most)
+            rows = tx.rows(
+                _claim(), worker=worker, kind=kind, lease=lease, suspects=int(suspect), aged_seconds=AGED_SECONDS,
+                aged=aged, fewer=aged - aged_claims(before, most - 1), most=most,
+            )  # fmt: skip
+            rows.sort(key=lambda row: (row["lapses"] < 2, row["priority"], row["turn"], row["created_at"]))
             return [_as_lease(row) for row in rows]
 
         found = await self.together.run(work)
@@ -214,28 +216,28 @@ def locked(tx: Transaction, where: str, **values: Any) -> list[Task]:
 _FINISH = (
     "UPDATE task SET state = {given.state}, ended_at = {now}, lease_until = NULL, deps_left = 0, code = {given.code}, "
     "message = {given.message}, result = {given.result}, waits_for = '' FROM {given} "
-    "WHERE task.id = {given.id} AND task.id IN :ids AND ended_at IS NULL RETURNING id, state"
+    "WHERE task.id = {given.id} AND task.id IN :ids AND ended_at IS NULL "
+    "RETURNING id, state, EXISTS (SELECT 1 FROM task_need WHERE needs = task.id) AS needed"
 )
 
 
 def finish(tx: Transaction, ending: Sequence[tuple[Task, Move]]) -> set[str]:
-    """End tasks for good, those that have not ended: what needs them can begin, or is cancelled with them. Returns
-    those of them whose end leaves others one need less.
+    """End tasks for good, those that have not ended: what needs them can begin, or is cancelled with them. They are
+    locked already, so nobody comes to need them meanwhile. Returns those of them whose end leaves others one need less.
     """
     left, freeing = list(ending), set[str]()
     while left:
-        states: dict[str, str] = {}
+        needed: dict[str, str] = {}
         for part in parts(left, MOST_ROWS, lambda each: len(each[1].result or "")):
             rows = [{"id": task.id, "state": decided.state, **_told(decided)} for task, decided in part]
             found = tx.rows(_FINISH, given=as_json(rows), ids=[row["id"] for row in rows])
-            states |= {row["id"]: row["state"] for row in found}
+            needed |= {row["id"]: row["state"] for row in found if row["needed"]}
         left = []
-        needed = "SELECT DISTINCT needs FROM task_need WHERE needs IN :ids ORDER BY needs"
-        for row in tx.rows(needed, ids=list(states)) if states else ():
-            if states[row["needs"]] != "succeeded":
-                left += _ending_with(tx, row["needs"])
-            elif _free(tx, row["needs"]):
-                freeing.add(row["needs"])
+        for id, state in sorted(needed.items()):
+            if state != "succeeded":
+                left += _ending_with(tx, id)
+            elif _free(tx, id):
+                freeing.add(id)
     if freeing:
         ring(tx)
     return freeing
@@ -271,6 +273,7 @@ def sweep(tx: Transaction) -> int:
     too_late = Move(state="expired", code="deadline_reached", message="not done before its deadline")
     ending = [(task, too_late) for task in locked(tx, late, at=at)]
     finish(tx, ending)
+    give_back(tx, [task for task, _ in ending])
     due = tx.rows(
         "WITH due AS MATERIALIZED (SELECT id FROM task WHERE state = 'waiting' AND ready_at <= :at ORDER BY ready_at "
         "LIMIT 1000 {for_update} {skip_locked}) UPDATE task SET state = 'ready' WHERE id IN (SELECT id FROM due) "
@@ -280,14 +283,27 @@ def sweep(tx: Transaction) -> int:
     return len(lost) + len(ending) + len(due)
 
 
-def _lease(tx: Transaction, which: str, **values: Any) -> list[Mapping[str, Any]]:
-    sql = (
-        f"WITH chosen AS MATERIALIZED (SELECT id FROM task {which} LIMIT :most {{for_update}} {{skip_locked}}) "
+_LEASED = "id, lease_epoch, kind, run, tenant, customer, payload, priority, turn, created_at, lapses, code, trace"
+
+
+def _claim() -> str:
+    """In one statement, as each is a message to the server and back: a suspect, what has been ready the longest, and,
+    with what is left of `most`, who is next. fewer: by how many the second are fewer beside a suspect.
+    """
+
+    def locked(name: str, which: str, most: str) -> str:
+        return f"{name} AS MATERIALIZED (SELECT id FROM task {which} LIMIT {most} {{for_update}} {{skip_locked}})"
+
+    suspects, oldest = "(SELECT COUNT(*) FROM suspect)", "(SELECT COUNT(*) FROM oldest)"
+    return (
+        f"WITH {locked('suspect', _SUSPECT, ':suspects')}, "
+        f"{locked('oldest', _OLDEST, f':aged - :fewer * {suspects}')}, "
+        f"{locked('next', _NEXT, f':most - {suspects} - {oldest}')}, "
+        "chosen AS (SELECT id FROM suspect UNION ALL SELECT id FROM oldest UNION ALL SELECT id FROM next) "
         "UPDATE task SET state = 'leased', lease_epoch = lease_epoch + 1, deliveries = deliveries + 1, "
         "worker = :worker, lease_until = {now} + :lease WHERE id IN (SELECT id FROM chosen) "
-        "RETURNING *, deadline_at - {now} AS seconds_left"
+        f"RETURNING {_LEASED}, deadline_at - {{now}} AS seconds_left"
     )
-    return sorted(tx.rows(sql, **values), key=lambda row: (row["priority"], row["turn"], row["created_at"]))
 
 
 def _as_lease(row: Mapping[str, Any]) -> Lease:

@@ -57,6 +57,7 @@ class Together:
             while self._asked:
                 batch, self._asked = self._asked[:MOST], self._asked[MOST:]
                 await self._commit_all(batch)
+                await asyncio.sleep(0)  # what those ask for next who were told now is in the next one, too
         finally:
             self._committing = None
             for *_, future in self._asked:  # only when this task was cancelled, as the loop ends

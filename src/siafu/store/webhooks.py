@@ -1,5 +1,5 @@
-"""What webhooks have still to be told. A delivery is a row from the moment on in which the end of a task is found until
-the other side has taken it, so it survives any end of the process that makes it. It may be made twice, never left out.
+"""What webhooks are told. A delivery is a row from the moment on in which the end of a task is found, so it survives
+any end of the process that makes it; it may be made twice, never left out. The row stays as long as its task.
 """
 
 # ruff: noqa: S608 - the names put into statements are our own
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Collection
+from typing import Literal
 
 import msgspec
 
@@ -41,6 +42,28 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True):
     run: str
     once: str | None
     tenant: str
+
+
+class Told(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a webhook has been told of an end of a task. what, at: as in `Delivery`. told_at: when it took that in;
+    next_at: when it is told next, at the earliest. Neither: it was given up. status: of its last answer; None = it gave
+    none. said: what it said, or why it did not, empty = all is well.
+    """
+
+    webhook: str
+    what: str
+    at: float
+    attempts: int
+    told_at: float | None
+    next_at: float | None
+    status: int | None
+    said: str
+
+    @property
+    def state(self) -> Literal["sent", "waiting", "given_up"]:
+        if self.told_at is not None:
+            return "sent"
+        return "given_up" if self.next_at is None else "waiting"
 
 
 class WebhookQueue:
@@ -110,12 +133,22 @@ class WebhookQueue:
 
         return await self._database.run(work)
 
-    async def done(self, id: str) -> None:
-        """The other side has taken it."""
-        await self._database.run(lambda tx: tx.change("DELETE FROM webhook_delivery WHERE id = :id", id=id))
+    async def done(self, id: str, status: int) -> None:
+        """The other side has taken it, and answered so. That holds, whatever one says of it who had it before."""
+        sql = "UPDATE webhook_delivery SET told_at = {now}, next_at = NULL, status = :status, said = '' WHERE id = :id"
+        await self._database.run(lambda tx: tx.change(sql, id=id, status=status))
 
-    async def failed(self, id: str, said: str, seconds: float | None) -> None:
-        """It came to nothing, and is tried again after `seconds`; None = no more. It is kept as long as its task."""
-        sql = "UPDATE webhook_delivery SET said = :said, next_at = {now} + :seconds WHERE id = :id"
+    async def failed(self, id: str, said: str, seconds: float | None, *, status: int | None) -> None:
+        """It came to nothing, and is tried again after `seconds`; None = no more. status: of the answer, if any."""
+        sql = (
+            "UPDATE webhook_delivery SET said = :said, status = :status, next_at = {now} + :seconds "
+            "WHERE id = :id AND told_at IS NULL"
+        )
         told = preview(clean(said), MOST_SAID)
-        await self._database.run(lambda tx: tx.change(sql, id=id, said=told, seconds=seconds))
+        await self._database.run(lambda tx: tx.change(sql, id=id, said=told, status=status, seconds=seconds))
+
+    async def told(self, task: str) -> list[Told]:
+        """What webhooks were told of a task, or are to be; the oldest end first."""
+        columns = ", ".join(Told.__struct_fields__)
+        sql = f"SELECT {columns} FROM webhook_delivery WHERE task = :task ORDER BY place, webhook"
+        return [Told(**row) for row in await self._database.run(lambda tx: tx.rows(sql, task=task))]

@@ -184,6 +184,10 @@ class BatchDesk:
         finally:
             self._uploads[owner] -= 1
 
+    def serves(self, owner: str) -> bool:
+        """Whether its client key is good still."""
+        return self._patrons is not None and self._patrons.terms(owner) is not None
+
     async def file(self, id: str, owner: str) -> StoredFile:
         found = await self.house.store.file(id, owner) if is_file_id(id) else None
         if found is None:

@@ -84,8 +84,9 @@ async def run(
 ) -> Outcome:
     """Do what is left and write its records. Of `options` its name, key, version, retry and change rule are ours.
 
-    When `stop` is set no more lines are begun, and those in flight go on to their end. Cancelling stops taking lines,
-    awaits what was in flight, and keeps everything; run again, it goes on from there.
+    When `stop` is set no more lines are begun, and those in flight go on to their end. If nothing is left then, the run
+    has ended as any other. Cancelling stops taking lines, awaits what was in flight, and keeps everything; run again,
+    it goes on from there.
 
     Raises: StoreError, InputError.
     """
@@ -101,7 +102,8 @@ async def run(
     with ExitStack() as stack:
         lines = _Lines(ready, stack)
         watch.begin(ready.plan)
-        results = map_items(_work(job), lines.todo(), around=around, store=store, options=options)
+        todo = lines.todo()
+        results = map_items(_work(job), todo, around=around, store=store, options=options)
         try:
             async with results, asyncio.TaskGroup() as group:
                 beside = [group.create_task(lines.keep_synced(around.clock))]
@@ -114,7 +116,11 @@ async def run(
                     task.cancel()
         except BaseExceptionGroup as errors:
             raise root_cause(errors) from None
-        return lines.outcome(results.summary)
+        session = results.summary
+        undone = session.left or (session.waiting and options.wait is not None)
+        if session.stopped == Interrupted.code and not undone and next(todo, None) is None:
+            session = msgspec.structs.replace(session, stopped="", stop_message="")
+        return lines.outcome(session)
 
 
 async def _wind_up(results: MapRun, stop: asyncio.Event) -> None:

@@ -13,13 +13,13 @@ from siafu.apps.filerun.prepare import records
 from siafu.border.jsonl import MAX_RECORD, raw_lines
 from siafu.errors import InputError
 from siafu.store.report import Failing, Report
-from siafu.store.spending import Spending, Sums
+from siafu.store.spending import Spending, Sums, Work
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):
     """finished, failed, waiting: ids by their record. bad: lines that could not be used.
     left: ids without a record; None when the input was never accepted. spent: every attempt of all sessions; None
-    without a journal. upstreams, failing: as in `Report`; what fails is told while something is left.
+    without a journal; work: as that. upstreams, failing: as in `Report`; what fails is told while something is left.
     """
 
     finished: int
@@ -28,6 +28,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     bad: int
     left: int | None
     spent: Sums | None
+    work: Work | None
     upstreams: dict[str, dict[str, int]]
     failing: list[Failing]
 
@@ -47,7 +48,9 @@ def status(job: FileJob, where: Place) -> Status:
         with opened_index(where.index) as index:
             left = max(0, index.lines - counts["finished"] - counts["failed"] - counts["waiting"])
     upstreams, failing = _upstreams(where)
-    return Status(**counts, left=left, spent=spent(where), upstreams=upstreams, failing=[] if left == 0 else failing)
+    cost, work = _spent(where)
+    failing = [] if left == 0 else failing
+    return Status(**counts, left=left, spent=cost, work=work, upstreams=upstreams, failing=failing)
 
 
 def _kind(record: Written) -> str:
@@ -67,10 +70,15 @@ def _is_strange(job: FileJob, path: Path) -> bool:
 
 def spent(where: Place) -> Sums | None:
     """What all sessions of a run have cost; None when there is no journal."""
-    if not where.journal.exists():
-        return None
-    with Spending(where.journal) as ledger:
-        return ledger.total(where.run) if where.run in ledger.runs() else None
+    return _spent(where)[0]
+
+
+def _spent(where: Place) -> tuple[Sums, Work] | tuple[None, None]:
+    if where.journal.exists():
+        with Spending(where.journal) as ledger:
+            if where.run in ledger.runs():
+                return ledger.total(where.run), ledger.work(where.run)
+    return None, None
 
 
 def _upstreams(where: Place) -> tuple[dict[str, dict[str, int]], list[Failing]]:

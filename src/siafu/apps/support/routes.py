@@ -90,6 +90,7 @@ ROUTES: Mapping[str, Route] = {
         hands_over=True,
     ),
 }
+ROLES = ("classify", *(route.role for route in ROUTES.values()))  # of all agents that ask models
 DEFAULT_CATEGORY = "product_qa"  # when nobody knows: the route that sees no order of anybody
 
 

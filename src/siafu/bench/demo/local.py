@@ -16,7 +16,7 @@ import signal
 from pathlib import Path
 from typing import Any
 
-SLOTS, SLOT_TOKENS = 4, 4096  # answers at once, and the longest conversation of each
+SLOTS, SLOT_TOKENS = 4, 4096  # answers at once if nothing is said, and the longest conversation of each
 FENCED = Path(__file__).with_name("fenced.jinja")
 ALIAS = "local"
 
@@ -26,12 +26,15 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("model", type=Path)
     parser.add_argument("--chat-template", type=Path)
+    parser.add_argument("--slots", type=int, default=SLOTS)
     parser.add_argument("--ready-file", type=Path, required=True)
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--parent-pid", type=int, required=True)
     given = parser.parse_args()
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})  # before the engine starts its threads
-    server = _serve(given.model, given.chat_template, given.port)  # it serves for as long as it is referenced
+    server = _serve(
+        given.model, given.chat_template, given.port, given.slots
+    )  # it serves for as long as it is referenced
     url = server.listening_address.rstrip("/")
     part = given.ready_file.with_name(given.ready_file.name + ".part")
     part.write_text(json.dumps({"url": f"{url}/v1", "model": ALIAS}), encoding="utf-8")
@@ -41,7 +44,7 @@ def main() -> None:
     os._exit(0)  # the engine's own threads are still at work
 
 
-def _serve(model: Path, template: Path | None, port: int) -> Any:
+def _serve(model: Path, template: Path | None, port: int, slots: int) -> Any:
     """A running server."""
     import xllamacpp  # noqa: PLC0415 (only this process needs it)
 
@@ -51,8 +54,8 @@ def _serve(model: Path, template: Path | None, port: int) -> Any:
     options.model_alias = {ALIAS}
     options.hostnames = ["127.0.0.1"]
     options.port = port
-    options.n_parallel = SLOTS
-    options.n_ctx = SLOTS * SLOT_TOKENS
+    options.n_parallel = slots
+    options.n_ctx = slots * SLOT_TOKENS
     options.cpuparams.n_threads = options.cpuparams_batch.n_threads = threads
     options.use_jinja = True
     options.offline = True

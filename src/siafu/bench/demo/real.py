@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import importlib.util
 import math
 import os
-import sys
 import time
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -19,11 +17,10 @@ from siafu.bench.demo import notes
 from siafu.bench.demo.local import FENCED, SLOTS
 from siafu.bench.demo.phases import Listener, Moment
 from siafu.bench.demo.place import Folder, clean_environment, example_cases, write_cases, write_settings
-from siafu.bench.demo.servers import SIAFU, DemoFailed, payments, process, server, tail
+from siafu.bench.demo.servers import SIAFU, DemoFailed, model_server, payments, process, tail
 from siafu.bench.demo.summary import Category, by_category
 from siafu.errors import ConfigError
 
-LOCAL = "siafu.bench.demo.local"
 KEYS = ("OPENAI_API_KEY", "SIAFU_API_KEY")
 POLL_SECONDS = 0.5
 
@@ -145,12 +142,5 @@ async def _endpoint(model: Model, folder: Folder) -> AsyncIterator[tuple[str, st
     if model.path is None:
         yield model.base_url or "", model.name or ""
         return
-    if importlib.util.find_spec("xllamacpp") is None:
-        raise ConfigError("to serve a model file, install the extra: pip install 'siafu[local]'")
-    template = model.template_file()
-    command: list[str | Path] = [sys.executable, "-m", LOCAL, model.path.absolute()]
-    if template is not None:
-        command += ["--chat-template", template.absolute()]
-    async with server("model", command, folder=folder.path, environment=clean_environment(), seconds=300) as ready:
-        found = msgspec.json.decode(ready)
-        yield found["url"], found["model"]
+    async with model_server(model.path, folder.path, template=model.template_file()) as found:
+        yield found

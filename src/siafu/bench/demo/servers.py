@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib.util
 import os
 import signal
 import sys
@@ -13,15 +14,17 @@ from pathlib import Path
 import aiohttp
 import msgspec
 
+from siafu.bench.demo.local import SLOTS
 from siafu.bench.demo.place import clean_environment
 from siafu.bench.demo.seen import Record
-from siafu.errors import SiafuError
+from siafu.errors import ConfigError, SiafuError
 
 START_SECONDS = 30.0
 STOP_SECONDS = 5.0
 POLL_SECONDS = 0.05
 PAGE = 5_000
 SIAFU = (sys.executable, "-m", "siafu")
+LOCAL = "siafu.bench.demo.local"
 LEASH = Path(__file__).with_name("leash.py")
 
 
@@ -115,16 +118,18 @@ async def server(
     folder: Path,
     environment: Mapping[str, str],
     seconds: float = START_SECONDS,
+    port: int = 0,
 ) -> AsyncIterator[str]:
-    """A server of siafu's own, such as `siafu sim`, on a free port while the block runs; yields what its ready file
-    says. It ends with the block, and also when this process dies.
+    """A server of siafu's own, such as `siafu sim`, while the block runs; yields what its ready file says. It ends with
+    the block, and also when this process dies.
 
-    command: takes --ready-file, --port and --parent-pid. seconds: for its start.
+    command: takes --ready-file, --port and --parent-pid. seconds: for its start. port: 0 = a free one.
 
     Raises: DemoFailed when it does not start.
     """
     ready, log = folder / f"{name}.ready", folder / f"{name}.log"
-    more = ("--ready-file", ready, "--port", "0", "--parent-pid", str(os.getpid()))
+    ready.unlink(missing_ok=True)
+    more = ("--ready-file", ready, "--port", str(port), "--parent-pid", str(os.getpid()))
     async with process([*command, *more], folder=folder, environment=environment, log=log) as child:
         try:
             async with asyncio.timeout(seconds):
@@ -149,6 +154,28 @@ async def payments(name: str, folder: Path, ledger: Path, *more: str) -> AsyncIt
     command: list[str | Path] = [*SIAFU, "payments", "serve", "--ledger", ledger, *more]
     async with server(name, command, folder=folder, environment=clean_environment()) as ready:
         yield msgspec.json.decode(ready)["url"]
+
+
+@contextlib.asynccontextmanager
+async def model_server(
+    file: Path, folder: Path, *, template: Path | None = None, slots: int = SLOTS, port: int = 0
+) -> AsyncIterator[tuple[str, str]]:
+    """A model file, served while the block runs; yields base URL and name of the model. template: its chat template,
+    None = its own. slots: answers at once. port: 0 = a free one.
+
+    Raises: ConfigError without the extra `local`, DemoFailed when it does not start.
+    """
+    if importlib.util.find_spec("xllamacpp") is None:
+        raise ConfigError("to serve a model file, install the extra: pip install 'siafu[local]'")
+    command, environment = _serving(file, template, slots), clean_environment()
+    async with server("model", command, folder=folder, environment=environment, seconds=300, port=port) as ready:
+        found = msgspec.json.decode(ready)
+        yield found["url"], found["model"]
+
+
+def _serving(file: Path, template: Path | None, slots: int) -> list[str | Path]:
+    command: list[str | Path] = [sys.executable, "-m", LOCAL, file.absolute(), "--slots", str(slots)]
+    return command if template is None else [*command, "--chat-template", template.absolute()]
 
 
 async def _stop(child: asyncio.subprocess.Process) -> None:

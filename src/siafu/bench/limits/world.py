@@ -66,7 +66,7 @@ class RateLimited:
             remaining = max(0, math.floor(self._bucket.left(now)))
             left = Left(limit=self._bucket.rate * 60, remaining=remaining, reset=self._bucket.reset(now))
         seconds = self._seconds * rng.uniform(0.8, 1.2)
-        return Verdict(now + seconds, first_token=seconds / 5, left=left)
+        return Verdict(now + seconds, first_token=seconds * rng.uniform(0.1, 0.3), left=left)
 
 
 class Slots:
@@ -95,7 +95,7 @@ class Slots:
         seconds = self._seconds * rng.uniform(0.8, 1.2)
         heapq.heapreplace(self._free_at, start + seconds)
         self._starts.append(start)
-        return Verdict(start + seconds, first_token=start - now + seconds / 10)
+        return Verdict(start + seconds, first_token=start - now + seconds * rng.uniform(0.05, 0.15))
 
 
 class Arrival(msgspec.Struct, frozen=True):

@@ -8,7 +8,7 @@ import msgspec
 from aiohttp import web
 
 from siafu.bench.simulator.faults import KINDS, Faults, parse_script
-from siafu.bench.simulator.limits import Limits, Settings
+from siafu.bench.simulator.limits import Settings
 from siafu.bench.simulator.server import MOST_BODY_BYTES, Endpoint
 from siafu.errors import ConfigError
 
@@ -62,14 +62,14 @@ class _Control:
         return _json({"rules": len(rules)})
 
     async def set_limits(self, request: web.Request) -> web.Response:
-        """New limits, with full buckets: any of rpm, tpm, max_concurrency, burst; what is left away stays."""
+        """New limits, with full buckets: any of rpm, tpm, max_concurrency, slots, burst; what is left away stays."""
         current = msgspec.to_builtins(self._endpoint.limits.settings)
         try:
             given = msgspec.json.decode(await request.read(), type=dict[str, Any])
             settings = msgspec.convert({**current, **given}, Settings)
         except msgspec.MsgspecError as error:
             return _wrong(str(error))
-        self._endpoint.limits = Limits(settings)
+        self._endpoint.hold(settings)
         return _json(settings)
 
     async def reset(self, request: web.Request) -> web.Response:

@@ -1,12 +1,16 @@
 """The endpoint's limits: requests and tokens a minute, and answers at once.
 
 They hold for the whole endpoint. Tokens are those of the prompt and of the answer, known in advance here. A request
-over a limit is refused and costs nothing.
+over a limit is refused and costs nothing; only for one of the slots it waits, as at model servers.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import math
+from collections import deque
+from collections.abc import AsyncIterator
 
 import msgspec
 
@@ -43,20 +47,52 @@ class Gcra:
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Requests and tokens a minute, and answers at once; None = no limit. `burst`: seconds' worth that may come at once
-    (at least one request)."""
+    (at least one request). `slots`: answers at once too, but requests beyond wait in order."""
 
     rpm: float | None = None
     tpm: float | None = None
     max_concurrency: int | None = None
+    slots: int | None = None
     burst: float = 6.0
 
     def __post_init__(self) -> None:
-        for name in ("rpm", "tpm", "max_concurrency"):
+        for name in ("rpm", "tpm", "max_concurrency", "slots"):
             value = getattr(self, name)
             if value is not None and not 0 < value < math.inf:
                 raise ValueError(f"{name} must be more than 0; leave it away for no limit")
         if not 0 < self.burst <= 3600:
             raise ValueError("burst must be more than 0 and at most 3600 seconds")
+
+
+class Slots:
+    """Who is being answered, and in order who waits to be. `most`: None = nobody waits."""
+
+    def __init__(self, most: int | None) -> None:
+        self.most = most
+        self._busy = 0
+        self._waiting: deque[asyncio.Future[None]] = deque()
+
+    @contextlib.asynccontextmanager
+    async def one(self) -> AsyncIterator[None]:
+        """A slot while the block runs."""
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(turn)
+        self.fill()
+        try:
+            await turn
+            yield
+        finally:
+            if not turn.cancelled():
+                self._busy -= 1
+                self.fill()
+
+    def fill(self) -> None:
+        """Give free slots to those who wait."""
+        while self._waiting and (self.most is None or self._busy < self.most):
+            turn = self._waiting.popleft()
+            if not turn.cancelled():
+                self._busy += 1
+                turn.set_result(None)
 
 
 class Refusal(msgspec.Struct, frozen=True):

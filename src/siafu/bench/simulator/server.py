@@ -14,7 +14,7 @@ from siafu.bench.simulator.cache import PrefixCache, blocks_of
 from siafu.bench.simulator.draws import Draws
 from siafu.bench.simulator.faults import BEFORE_HEADERS, WIRE, Faults, Rule
 from siafu.bench.simulator.latency import SMALL, STRONG
-from siafu.bench.simulator.limits import Limits, Settings
+from siafu.bench.simulator.limits import Limits, Settings, Slots
 from siafu.bench.simulator.plan import Plan, World, plan
 from siafu.bench.simulator.records import Record, Records
 from siafu.bench.simulator.refusals import Canned, over_limit, refuse, scripted
@@ -48,6 +48,7 @@ class Endpoint:
     def __init__(self, options: Options) -> None:
         self.options = options
         self.records = Records(options.keep)
+        self.slots = Slots(options.limits.slots)
         self.limits = Limits(options.limits)
         self.cache = PrefixCache(options.cache_ttl)
         self.faults = Faults(options.rates, options.rules)
@@ -58,8 +59,14 @@ class Endpoint:
         self.records.clear()
         self.cache.clear()
         self._seen.clear()
-        self.limits = Limits(self.options.limits)
+        self.hold(self.options.limits)
         self.faults = Faults(self.options.rates, self.options.rules)
+
+    def hold(self, settings: Settings) -> None:
+        """Other limits from now on, with full buckets; who is being answered keeps its slot."""
+        self.limits = Limits(settings)
+        self.slots.most = settings.slots
+        self.slots.fill()
 
     async def models(self, request: web.Request) -> web.StreamResponse:
         try:
@@ -106,7 +113,8 @@ class Endpoint:
             return await self._send(request, record, over_limit(refusal, planned.asked.model))
         self.records.enter()
         try:
-            return await self._admitted(request, record, planned)
+            async with self.slots.one():
+                return await self._admitted(request, record, planned)
         finally:
             self.records.leave()
 

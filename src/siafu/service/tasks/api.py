@@ -100,7 +100,7 @@ class TaskApi:
                 task = await self._task(id, holder)
                 if route.name != "getTask":
                     task = await (self._cancel if route.name == "cancelTask" else self._retry)(task, holder)
-                await x.answer(msgspec.json.encode(shown(task)))
+                await x.answer(msgspec.json.encode(shown(task, await self._house.deliveries.told(task.id))))
         except StoreError as error:
             message = f"{INTERNAL}: its store cannot be used now. What was sent may have been done or not; try again"
             raise Refused(503, message, code="store_unavailable", log=error.message) from error

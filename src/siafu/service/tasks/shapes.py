@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -13,6 +14,7 @@ from siafu.errors import DeadlineReached
 from siafu.service.refusals import invalid
 from siafu.store.task_events import Cursor, Seen, TaskEvent
 from siafu.store.task_records import MAX_NEEDS, State, name_of
+from siafu.store.webhooks import Told
 
 MOST = 100  # tasks of one request, or page
 MAX_RUN, MAX_NAME = 64, 128  # characters; with a customer's name they are a key of 400
@@ -63,10 +65,25 @@ class TaskError(msgspec.Struct, frozen=True):
     message: str
 
 
+class WebhookShown(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether a webhook was told of an end of the task. event: its type. sent_at: when it took that in; next_at: when
+    it is tried next. status: of its last answer; null = it gave none.
+    """
+
+    name: str
+    event: str
+    state: Literal["sent", "waiting", "given_up"]
+    attempts: int
+    sent_at: float | None
+    next_at: float | None
+    status: int | None
+
+
 class TaskShown(msgspec.Struct, frozen=True, kw_only=True, tag_field="object", tag="swarm.task"):
     """A task. Times are seconds since 1970. name: the id it was submitted with. attempts: deliveries that came to
     nothing, the present one included. waits_for: the code of what it waits for. error: of its last delivery. result: of
-    a task that succeeded, or waits for a person; never in lists.
+    a task that succeeded, or waits for a person; never in lists. webhooks: what they were told, the oldest end first;
+    null in lists.
     """
 
     id: str
@@ -83,6 +100,7 @@ class TaskShown(msgspec.Struct, frozen=True, kw_only=True, tag_field="object", t
     waits_for: str | None
     error: TaskError | None
     result: Any = None
+    webhooks: list[WebhookShown] | None = None
 
 
 class NotTaken(msgspec.Struct, frozen=True, kw_only=True, tag_field="object", tag="error"):
@@ -153,8 +171,8 @@ class EventShown(msgspec.Struct, frozen=True, kw_only=True, tag_field="object", 
     code: str | None
 
 
-def shown(task: Seen) -> TaskShown:
-    """A task as its client may see it: without words about what stands behind siafu."""
+def shown(task: Seen, told: Sequence[Told] | None = None) -> TaskShown:
+    """A task as its client may see it: without words about what stands behind siafu. told: None = it is not shown."""
     error = None
     if task.code and task.state != "succeeded":
         words = task.message if task.code in _OWN_WORDS else f"its operator sees more: siafu tasks show {task.id}"
@@ -175,6 +193,19 @@ def shown(task: Seen) -> TaskShown:
         waits_for=task.waits_for or None,
         error=error,
         result=msgspec.Raw(task.result.encode()) if tells and task.result is not None else None,
+        webhooks=None if told is None else [_webhook_shown(each) for each in told],
+    )
+
+
+def _webhook_shown(told: Told) -> WebhookShown:
+    return WebhookShown(
+        name=told.webhook,
+        event=f"task.{told.what}",
+        state=told.state,
+        attempts=told.attempts,
+        sent_at=told.told_at,
+        next_at=told.next_at,
+        status=told.status,
     )
 
 

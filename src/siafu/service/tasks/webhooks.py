@@ -130,12 +130,13 @@ class Teller:
         answer = await self._poster.post(self._webhook.url, body, headers)
         try:
             if isinstance(answer, int) and 200 <= answer < 300:
-                await self._house.deliveries.done(delivery.id)
+                await self._house.deliveries.done(delivery.id, answer)
                 self._well = True
                 return
             wait = None if answer == GONE else pause(delivery.attempts, random.random())
+            status = answer if isinstance(answer, int) else None
             said = f"it answered {answer}" if isinstance(answer, int) else answer
-            await self._house.deliveries.failed(delivery.id, said, wait)
+            await self._house.deliveries.failed(delivery.id, said, wait, status=status)
         except StoreError as error:  # it is due again by itself
             self._say(f"it cannot be noted what became of a delivery: {error.message}")
             return
