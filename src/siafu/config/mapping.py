@@ -93,6 +93,10 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
+def _is_path(value: Any) -> bool:
+    return isinstance(value, str | os.PathLike) and str(value) != "" and "\0" not in str(value)
+
+
 def _are_tools(value: Any) -> bool:
     if isinstance(value, Sequence):
         return all(callable(each) for each in value)
@@ -104,7 +108,7 @@ _KINDS: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
     ("key priority user tenant", callable, 'a function of an item, like lambda item: item["id"]'),
     ("observer", callable, "a function of an event"),
     ("run version model system base_url api_key", lambda value: isinstance(value, str), "text"),
-    ("journal config", lambda value: isinstance(value, str | os.PathLike) and value != "", "the path of a file"),
+    ("journal config", _is_path, "the path of a file"),
     ("ordered retry_failed allow_unpriced", lambda value: isinstance(value, bool), "True or False"),
     ("item_timeout deadline grace wait temperature", _is_number, "a number"),
     ("lookahead", lambda value: _is_number(value) and not isinstance(value, float), "a whole number"),
