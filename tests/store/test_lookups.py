@@ -11,7 +11,7 @@ import pytest
 from siafu.store import key_spending, sql
 from siafu.store.sqlite import SqliteStore
 
-from .rows import entry, opened
+from .rows import entry, item, opened, settled
 
 BY_TASK = [sql.ENTRIES, sql.SPENT_ON, sql.JOURNALED]
 
@@ -51,6 +51,18 @@ async def test_what_a_client_key_was_charged_is_read_by_index_from_the_first_ses
     assert "_of_task (run=? AND task>?" not in plan(tmp_path / "serve.db", asked, ())
     assert await key_spending.charged_now(store, run=run.id, key="key_1", since=0.0) == (0, 10)
     assert "_of_task (run=? AND task>? AND task<?)" in plan(tmp_path / "serve.db", asked, ())
+    await run.aclose()
+
+
+async def test_budgets_of_items_read_by_index_from_the_first_session_on(tmp_path: Path) -> None:
+    run = SqliteStore(tmp_path / "run.db").run("r")
+    await run.begin("w")
+    await run.ledger.open(opened("a", task="주문-1"))
+    run.ledger.settle(settled("a", usd_pico=7))
+    assert "_of_task" not in plan(tmp_path / "run.db", sql.SPENT_ON)
+    await run.record(item("주문-1"))  # durable with or after what was settled
+    assert await run.ledger.spent_on("주문-1") == {"a": 7}
+    assert "_of_task (run=? AND task=?)" in plan(tmp_path / "run.db", sql.SPENT_ON)
     await run.aclose()
 
 
