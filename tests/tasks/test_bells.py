@@ -21,7 +21,7 @@ from siafu.store.task_journal import TaskJournal
 from siafu.store.task_records import Lease, Succeeded
 from store.task_house import new
 
-from .test_worker import SECONDS, Site, lasting, quick
+from .site import SECONDS, Site, lasting, quick
 
 NEVER = 10 * SECONDS
 KINDS = ["within a process", "postgresql", "redis and postgresql", "redis and sqlite"]

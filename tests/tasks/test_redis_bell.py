@@ -30,7 +30,7 @@ from siafu.store.task_records import Lease, Succeeded
 from store.task_house import new
 
 from .redis_faults import AT_ONCE, FAULTS, a_town
-from .test_worker import SECONDS, Site, quick
+from .site import SECONDS, Site, quick
 
 pytest.importorskip("redis")
 STREAM = "siafu:tasks:place"

@@ -8,7 +8,7 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -16,51 +16,16 @@ import msgspec
 import pytest
 
 from services import Postgres
-from siafu.border.stopping import Stops
 from siafu.errors import Fenced, StoreError
-from siafu.pace.clock import SystemClock
-from siafu.queue.doorbell import Doorbell, ringing
-from siafu.queue.worker import Halt, Outcome, Tally, Worker, WorkerOptions
+from siafu.queue.doorbell import ringing
+from siafu.queue.worker import Halt, Outcome
 from siafu.store.records import JournalEntry
 from siafu.store.task_journal import TaskJournal
 from siafu.store.task_records import AGED_SHARE, MAX_PAYLOAD, Failed, Later, Lease, State, Succeeded
 from siafu.store.tasks import Tick
 from store.task_house import KIND, House, new
 
-LEASE = 0.5
-SECONDS = 30.0  # the longest that anything here may take
-
-
-class Site:
-    """A store, a bell, and workers with one handler."""
-
-    def __init__(self, url: str) -> None:
-        self.bell = Doorbell()
-        self.house = House(url)
-        self.house.store._rung = self.bell.ring
-        self.stops = Stops(asyncio.Event(), asyncio.Event())
-        self.workers: list[Worker] = []
-        self.runs: list[asyncio.Task[Tally]] = []
-
-    def work(self, handler: Callable[[Lease, TaskJournal], Awaitable[Outcome]], **options: Any) -> asyncio.Task[Tally]:
-        options = {"slots": 4, "lease": LEASE, "poll": 0.1, "grace": 5.0, **options}
-        name = f"w{len(self.workers)}"
-        handlers: Any = dict.fromkeys(options.pop("kinds", (KIND,)), handler)
-        worker = Worker(name, self.house.store, handlers, self.bell, SystemClock(), WorkerOptions(**options))
-        self.workers.append(worker)
-        self.runs.append(asyncio.create_task(worker.run(self.stops)))
-        return self.runs[-1]
-
-    async def until(self, state: str, number: int = 1) -> None:
-        async with asyncio.timeout(SECONDS):
-            while (await self.house.states())[state] != number:
-                await asyncio.sleep(0.02)
-
-    async def aclose(self) -> None:
-        for run in self.runs:
-            run.cancel()
-        await asyncio.gather(*self.runs, return_exceptions=True)
-        await self.house.aclose()
+from .site import LEASE, SECONDS, Site, lasting, quick
 
 
 @pytest.fixture
@@ -69,18 +34,6 @@ async def site(tmp_path: Path) -> AsyncIterator[Site]:
     async with asyncio.timeout(2 * SECONDS):
         yield opened
     await opened.aclose()
-
-
-async def quick(lease: Lease, journal: TaskJournal) -> Outcome:
-    return Succeeded('"done"')
-
-
-def lasting(seconds: float) -> Any:
-    async def work(lease: Lease, journal: TaskJournal) -> Outcome:
-        await asyncio.sleep(seconds)
-        return Succeeded('"done"')
-
-    return work
 
 
 async def test_it_fills_its_slots_and_no_more_and_ends_when_nothing_is_left(site: Site) -> None:

@@ -20,7 +20,7 @@ from siafu.border.text import clean
 from siafu.errors import StoreError
 from siafu.store import sql
 from siafu.store.crash import crash_point
-from siafu.store.faults import store_error
+from siafu.store.faults import checked_place, store_error
 from siafu.store.lock import Lock
 from siafu.store.records import (
     AttemptOpened,
@@ -80,6 +80,7 @@ class SqliteStore:
     def _open_file(path: Path, undo: ExitStack) -> sqlite3.Connection:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
+            checked_place(path, path)
             fresh = not path.exists() or path.stat().st_size == 0
         except OSError as error:
             raise StoreError(f"{path}: its folder cannot be used ({error.strerror}): choose another path") from error
