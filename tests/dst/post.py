@@ -39,15 +39,14 @@ class Post:
         self._machine, self._watch, self._clock = machine, watch, clock
         self._begun: int | None = None
         self._ends: dict[int, str] = {}  # by place: the task that ended
-        # of what was not taken in, by id: place, attempts and when it is due
-        self._deliveries: dict[str, tuple[int, int, float | None]] = {}
+        self._deliveries: dict[str, tuple[int, float | None]] = {}  # by id: attempts, and when it is due
         self._places: dict[str, int] = {}
+        self._given_up: set[int] = set()
         self._told: dict[int, set[str]] = defaultdict(set)  # by place: the ids under which it was told
         watch.tables |= {
             "webhook": self._moves,
             "task_event": self._happens,
             "webhook_delivery": self._delivery,
-            "-webhook_delivery": lambda id, *_: self._deliveries.pop(id, None),
         }
 
     async def run(self, process: Process, database: Database) -> None:
@@ -58,12 +57,8 @@ class Post:
 
     def untold(self) -> list[str]:
         """Tasks whose ends have still to be told. What was given up, after all its tries, has not."""
-        given_up = {place for place, _, due in self._deliveries.values() if due is None}
-        return [
-            task
-            for place, task in self._ends.items()
-            if task in self._watch.rows and place not in self._told and place not in given_up
-        ]
+        over = self._told.keys() | self._given_up
+        return [task for place, task in self._ends.items() if task in self._watch.rows and place not in over]
 
     async def _post(self, process: Process, id: str) -> int | str:
         rng, place = self._machine.rng, self._places[id]
@@ -84,15 +79,14 @@ class Post:
             self._ends[place] = task
 
     def _delivery(self, id: str, place: int, attempts: int, due: float | None, told_at: float | None) -> None:
-        if told_at is not None:
-            if due is not None:
-                self._watch.wrong(f"the end of {self._ends[place]} was told, and is to be told again")
-            self._deliveries.pop(id, None)
-            return
-        _, before, was_due = self._deliveries.get(id, (place, 0, None))
+        before, was_due = self._deliveries.get(id, (0, None))
         if attempts > before and (was_due is None or due is None or was_due > due - CLAIM + 0.002):
             self._watch.wrong(f"the end of {self._ends[place]} was taken while another had it")
-        if due is None and attempts <= len(PAUSES):
-            self._watch.wrong(f"the end of {self._ends[place]} was given up after {attempts} tries")
+        if told_at is not None and place not in self._told:
+            self._watch.wrong(f"the end of {self._ends[place]} counts as told, and was not")
+        elif told_at is None and due is None:
+            self._given_up.add(place)
+            if attempts <= len(PAUSES):
+                self._watch.wrong(f"the end of {self._ends[place]} was given up after {attempts} tries")
         self._places[id] = place
-        self._deliveries[id] = place, attempts, due
+        self._deliveries[id] = attempts, due
