@@ -54,7 +54,9 @@ class Model:
         self.kill_at -= 1
         dies = self.kill_at == 0
         await asyncio.sleep(self.rng.uniform(0, 0.01))
-        if dies and self.killing is not None:
+        if dies:
+            while self.killing is None:  # it may ask before its start is over for who started it
+                await asyncio.sleep(0.001)
             self.killing.kill()
         writer.write(json.dumps({"asked": asked, "answer": f"<{asked}>"}).encode() + b"\n")
 
@@ -63,7 +65,7 @@ async def life(model: Model, journal: Path, mode: str, *, kill_at: int = 0, cras
     """One life of the process; how many calls were in flight (asked and not yet kept) at its end."""
     server = await asyncio.start_server(model.serve, "127.0.0.1", 0)
     async with server:
-        model.kill_at = kill_at
+        model.kill_at, model.killing = kill_at, None
         model.gone.clear()
         command = [str(Path(kill_child.__file__)), str(journal), str(server.sockets[0].getsockname()[1]), mode]
         environment = {**os.environ, "SIAFU_CRASH_AT": crash_at, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
