@@ -199,7 +199,9 @@ MISTAKES = {
     "suspects are held together": Mistake(
         Worker, "_holds_suspect", lambda _: lambda self: False, "did not die alone", {"poisons": 2} | ALONE
     ),
-    "who shares a commit gets another's answer": Mistake(tasks, "accept", answered_by_others, "was answered with"),
+    "who shares a commit gets another's answer": Mistake(
+        tasks, "accept", answered_by_others, "was answered with", {"submitters": 3, "pause": 0.02, "batches": 9}
+    ),
     "nobody counts what is ready": Mistake(workers, "_ready", lambda _: lambda *_: 0, "does not get more"),
     "room is not held": Mistake(Backlog, "room", without_holding, "are open"),
     "a need is removed without a word": Mistake(task_desk, "_remove", without_a_word, "needs are left"),
