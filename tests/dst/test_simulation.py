@@ -204,7 +204,13 @@ MISTAKES = {
     ),
     "nobody counts what is ready": Mistake(workers, "_ready", lambda _: lambda *_: 0, "does not get more"),
     "room is not held": Mistake(Backlog, "room", without_holding, "are open"),
-    "a need is removed without a word": Mistake(task_desk, "_remove", without_a_word, "needs are left"),
+    "a need is removed without a word": Mistake(
+        task_desk,
+        "_remove",
+        without_a_word,
+        "needs are left|delivered before",
+        {"chained": True, "people": 0.2, "does": ("well", "fails"), "batches": 12, "seconds": 9.0, "poisons": 0},
+    ),
     "a webhook counts as told when it is taken": Mistake(WebhookQueue, "claim", told_first, "counts as told"),
 }
 
