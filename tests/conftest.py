@@ -8,6 +8,9 @@ import sys
 from collections.abc import Generator
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+import births
 
 pytest_plugins = ["services"]
 
@@ -17,9 +20,18 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # started in the backgrou
 # Hundreds of processes are started here. Where an environment forbids bytecode, each would compile all of siafu again.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+births.install()
+# How long an example takes says something of the machine, and nothing of the code.
+settings.register_profile("suite", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("suite")
 
 # test id prefix -> why it may be skipped in CI. Everything else that skips there is a failure.
 ALLOWED_SKIPS: dict[str, str] = {}
+
+
+def pytest_unconfigure() -> None:
+    if births.mother.cache_info().currsize:
+        births.mother().end()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -7,9 +7,13 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import births
+
 
 def children(pid: int | None = None) -> set[int]:
-    """Process ids of the living children of `pid` (None = this process); those not yet collected are not living."""
+    """Process ids of the living children of `pid` (None = this process) but for who bears them; those not yet collected
+    are not living.
+    """
     parent = os.getpid() if pid is None else pid
     return {child for child, (state, of) in _processes().items() if of == parent and state != "Z"}
 
@@ -30,7 +34,7 @@ def descriptors() -> set[str]:
     return found
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 10.0) -> bool:
+def wait_until(condition: Callable[[], bool], seconds: float = 60.0) -> bool:
     """True as soon as `condition` holds, False when it does not within `seconds`. Blocks."""
     deadline = time.monotonic() + seconds
     while not condition():
@@ -45,8 +49,11 @@ def _processes() -> dict[int, tuple[str, int]]:
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
-                state, parent, *_ = (entry / "stat").read_text().rpartition(")")[2].split()
+                name, _, rest = (entry / "stat").read_text().rpartition(")")
             except OSError:  # it has ended meanwhile
                 continue
+            if name.endswith(f"({births.NAME}"):
+                continue
+            state, parent, *_ = rest.split()
             found[int(entry.name)] = (state, int(parent))
     return found

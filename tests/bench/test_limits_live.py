@@ -31,7 +31,7 @@ async def test_where_each_policy_settles_at_a_server_with_slots_and_with_half_of
     assert list(found) == [(policy, slots) for policy in load.policies for slots in (4, 2)]
     assert said[-1] == "mixed prompts, vegas, 2 slots"
     assert stats["completed"] == 400 and sum(row.failed for row in rows) == 0
-    assert found["fixed", 4].at_once == 12, "the control: nothing told it of the slots"
+    assert found["fixed", 4].at_once == found["fixed", 2].at_once == 12, "the control: nothing told it of the slots"
     assert 3 <= found["vegas", 4].limit <= 6
     assert found["vegas", 2].limit <= 4
     assert found["vegas", 4].p50 < found["fixed", 4].p50

@@ -82,13 +82,23 @@ def test_a_reader_that_goes_away_is_no_error(tmp_path: Path, words: tuple[str, .
     assert (done.returncode, done.stderr) == (1, "")
 
 
-def test_a_full_disk_is_told(tmp_path: Path) -> None:
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_full_disk_is_told(tmp_path: Path, unbuffered: str) -> None:
+    plain = {**PLAIN, "PYTHONUNBUFFERED": unbuffered}
     with open("/dev/full", "wb") as full:  # noqa: PTH123
         command = [sys.executable, "-m", "siafu", "--version"]
         done = subprocess.run(
-            command, cwd=tmp_path, env=PLAIN, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False
+            command, cwd=tmp_path, env=plain, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False
         )
-    assert done.returncode == 1 and "No space left" in done.stderr and "Traceback" not in done.stderr
+    assert done.returncode == 1 and "No space left" in done.stderr and len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(("ends", "printed"), [("2>/dev/full", "done\n"), ("2>&-", "done\n"), (">&-", "")])
+def test_work_goes_on_when_nobody_can_be_told(tmp_path: Path, ends: str, printed: str) -> None:
+    body = BOOM.format("typer.echo('주의', err=True); typer.echo('done')")
+    command = ["sh", "-c", f'exec "$0" -c "$1" {ends}', sys.executable, body]
+    done = subprocess.run(command, cwd=tmp_path, env=PLAIN, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (0, printed), done.stderr
 
 
 def test_ctrl_c_ends_a_running_command_with_all_that_it_started(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ def test_keys_are_listed_added_disabled_and_enabled(tmp_path: Path) -> None:
         assert KEY not in ended.stdout + ended.stderr
         return ended.returncode, ended.stdout + ended.stderr
 
-    assert run("list") == (0, "ID       STATE   KEY\nseoul#1  in use  env:SEOUL\n")
+    assert run("list") == (0, "id       state   key\nseoul#1  in use  env:SEOUL\n")
     code, text = run("add", "seoul", "file:new")
     assert code == 0 and f"seoul#2  in use  file:{tmp_path}/new" in text
     assert run("add", "seoul", "file:new")[0] == 2

@@ -150,6 +150,36 @@ def test_an_option_that_does_not_exist_is_named_at_once(keywords: dict[str, Any]
 @pytest.mark.parametrize(
     ("keywords", "words"),
     [
+        ({"key": "id"}, "key is a function of an item, .*, not str"),
+        ({"priority": 3}, "priority is a function of an item, .*, not 3"),
+        ({"observer": []}, "observer is a function of an event, not list"),
+        ({"model": 5}, "model is text, not 5"),
+        ({"api_key": b"sk-secret"}, "api_key is text, not bytes$"),
+        ({"journal": ""}, "journal is the path of a file, not str"),
+        ({"allow_unpriced": "no"}, "allow_unpriced is True or False, not str"),
+        ({"deadline": "30s"}, "deadline is a number, not str"),
+        ({"lookahead": 1.5}, "lookahead is a whole number, not 1.5"),
+        ({"max_tokens": 0}, "max_tokens is 1 or more tokens, not 0"),
+        ({"max_tokens": True}, "max_tokens is 1 or more tokens, not True"),
+        ({"response_format": "json"}, "response_format is a dict, not str"),
+        ({"tools": "주문"}, "tools is a list of functions or one ToolSet, not str"),
+        ({"tools": key}, "tools is a list of functions or one ToolSet, not function"),
+        ({"endpoint": "https://host/v1"}, "endpoint is an Endpoint, not str"),
+    ],
+)
+def test_an_option_of_another_kind_is_refused_before_anything_is_asked(keywords: Any, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        siafu.map(PROMPT, ROWS, **keywords)
+
+
+async def test_none_is_as_good_as_left_away(sim: Sim) -> None:
+    nothing: Any = dict.fromkeys(siafu.MapKeywords.__annotations__) | {"base_url": sim.url, "model": "m"}
+    assert all([result.ok async for result in siafu.map(PROMPT, ROWS[:2], **nothing)])
+
+
+@pytest.mark.parametrize(
+    ("keywords", "words"),
+    [
         ({"concurrency": 0}, "limits.concurrency"),
         ({"budget": "much"}, "much"),
         ({"on_error": "explode"}, "on_error is isolate or fail_fast"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import os
 import subprocess
@@ -12,10 +13,12 @@ from pathlib import Path
 import pytest
 
 from filerun.mini import Desk, MiniJob, Notes, ids, lines
+from siafu.apps.filerun.check import Bits, checked, tasks
 from siafu.apps.filerun.place import opened, place, run_name
 from siafu.apps.filerun.prepare import FileOptions, Ready, ready
 from siafu.apps.filerun.run import nothing_left
 from siafu.apps.filerun.status import status
+from siafu.border.jsonl import LineError
 from siafu.errors import InputError, StoreBusy, StoreError
 from siafu.gateway.chat import ChatRequest
 from siafu.gateway.scripted import Scripted
@@ -72,6 +75,17 @@ def test_f47_the_first_line_of_an_id_runs_and_later_ones_become_errors(tmp_path:
     assert status(MiniJob(), desk.where).bad == 3
     with pytest.raises(InputError, match="line 4 has the id of line 1"):
         desk.run(strict=True)
+
+
+def test_f47_a_record_bears_no_id_that_is_another_lines() -> None:
+    file = io.BytesIO(b'{"id":"a"}\n{"id":"a"}\n{"id":5}\n')
+    found = checked(MiniJob(), file)
+    seen = list(tasks(MiniJob(), file, lines=found.lines, skip=Bits(found.lines), index=found.index))
+    assert [(line.code, line.value) for line in seen if isinstance(line, LineError)] == [
+        ("duplicate_id", None),
+        ("input", {"id": 5}),
+    ]
+    found.index.close()
 
 
 @pytest.mark.parametrize("data", [b"", b"\n \n", b"\xef\xbb\xbf"])

@@ -166,3 +166,21 @@ async def test_the_system_is_told_to_notice_a_peer_that_vanishes(monkeypatch: py
         if sys.platform == "linux":
             options = [(getattr(socket, name), value) for name, value in connections._PEER]
             assert [(option, sock.getsockopt(socket.IPPROTO_TCP, option)) for option, _ in options] == options
+
+
+async def test_after_a_rush_one_connection_is_used_and_the_others_grow_old() -> None:
+    used: list[int] = []
+    together = asyncio.Barrier(8)
+
+    async def send(writer: asyncio.StreamWriter, arrival: Arrival) -> None:
+        used.append(writer.get_extra_info("peername")[1])
+        if len(used) <= 8:
+            await together.wait()  # each has a connection of its own
+        writer.write(http(OK))
+        await writer.drain()
+
+    async with upstream(lambda arrival: send) as gw, transport(gw.base_url) as t:
+        await asyncio.gather(*(t.open(ASK, NOBODY) for _ in range(8)))
+        for _ in range(16):
+            await t.open(ASK, NOBODY)
+    assert len(set(used[:8])) == 8 and len(set(used[8:])) == 1

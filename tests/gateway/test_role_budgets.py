@@ -43,6 +43,7 @@ class Line:
         self.clock, self.ledger, self.sent = VirtualClock(), LineLedger(), 0
         self.error: ModelError | None = None
         self.hangs = False
+        self.last = ASK
         bank = Bank()
         self.day = Daily(limit, Slices(bank, self.clock), role="refund")
         accounts = Accounts(roles={"refund": self.day})
@@ -52,6 +53,7 @@ class Line:
 
     async def open(self, request: ChatRequest, context: CallContext) -> Reply:
         self.sent += 1
+        self.last = request
         await asyncio.sleep(0)
         if self.hangs:
             await asyncio.Event().wait()
@@ -104,13 +106,15 @@ async def test_a_call_that_is_cancelled_is_charged_what_it_may_have_cost() -> No
 
 async def test_without_a_price_nothing_is_sent_unless_that_is_allowed() -> None:
     line = Line(limit=10**12)
-    strange = msgspec.structs.replace(ASK, model="strange")
+    strange = msgspec.structs.replace(ASK, model="strange", max_tokens=None)
     with pytest.raises(UnpricedModel, match="the role refund has a budget"):
         await line.ask(request=strange)
     assert len(line.ledger.opened) == 0
     line.books.accounts.set("r", limit=None, allow_unpriced=True)
     await line.ask(request=strange)
-    assert line.sent == 1 and line.spent == (0, 0)
+    assert line.sent == 1 and line.spent == (0, 0) and line.last.max_tokens is None  # nothing to be bounded by
+    await line.ask(request=msgspec.structs.replace(ASK, max_tokens=None))
+    assert line.last.max_tokens == line.books.max_output
 
 
 async def test_near_its_budget_a_role_asks_the_cheaper_model() -> None:

@@ -39,7 +39,7 @@ def siafu(*arguments: str, key: str | None = None) -> subprocess.Popen[bytes]:
 
 
 def wait_for(path: Path, process: subprocess.Popen[bytes]) -> str:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while not path.exists():
         assert process.poll() is None, process.stderr.read() if process.stderr else b""
         assert time.monotonic() < deadline

@@ -53,30 +53,38 @@ async def call(client: Client, tool: str, arguments: dict[str, Any], given: Any)
     return found
 
 
+async def told(client: Client, tool: str, arguments: dict[str, Any], given: Any) -> dict[str, Any]:
+    """`call`, again while the shop says that it is away: on a slow machine a hundred wait for one row in vain."""
+    async with asyncio.timeout(100):
+        while (answer := await call(client, tool, arguments, given)).get("code") == "shop_unavailable":
+            await asyncio.sleep(0.1)
+    return answer
+
+
 async def test_a_hundred_agents_share_150_pieces(urls: list[str], shop: ShopDatabase) -> None:
     async with Client(urls[0]) as one, Client(urls[1]) as other:
 
         async def agent(number: int) -> list[dict[str, Any]]:
             """Wants two pieces, and calls twice as after a lost answer. Every fifth gives them back and comes again."""
             wish, given = {"sku": SKU, "quantity": 2}, meta(number, f"step-{number}")
-            both = [await call(client, "reserve_stock", wish, given) for client in (one, other)]
+            both = [await told(client, "reserve_stock", wish, given) for client in (one, other)]
             if number % 5 == 0 and "code" not in both[0]:
                 mine = {"reservation_id": both[0]["reservation_id"]}
                 for client in (one, other):
-                    assert (await call(client, "release_stock", mine, given))["state"] == "released"
-                again = await call(other, "reserve_stock", wish, meta(number, f"again-{number}"))
-                both = [again, await call(one, "reserve_stock", wish, meta(number, f"again-{number}"))]
+                    assert (await told(client, "release_stock", mine, given))["state"] == "released"
+                again = await told(other, "reserve_stock", wish, meta(number, f"again-{number}"))
+                both = [again, await told(one, "reserve_stock", wish, meta(number, f"again-{number}"))]
             return both
 
         answers = await asyncio.gather(*(agent(number) for number in range(AGENTS)))
         # Whoever was refused while others held what they then gave back may ask again.
-        answers += await asyncio.gather(*(agent(number) for number in range(AGENTS, AGENTS + 75)))
+        answers += await asyncio.gather(*(agent(number) for number in range(AGENTS, AGENTS + 30)))
 
     (product,) = (product for product in shop.products() if product.sku == SKU)
     kept = shop.transact(lambda tx: stock.reservations(tx, "held"))
     assert product.stock == 0 and sum(r.quantity for r in kept) == PIECES
-    told = {answer["reservation_id"] for both in answers for answer in both if answer.get("state") == "held"}
-    assert told == {r.reservation_id for r in kept}, "every reservation was told to its agent, and no other"
+    known = {answer["reservation_id"] for both in answers for answer in both if answer.get("state") == "held"}
+    assert known == {r.reservation_id for r in kept}, "every reservation was told to its agent, and no other"
     refused = {answer["code"] for both in answers for answer in both if "code" in answer}
     assert refused == {"insufficient_stock"}
     assert all(first == second for first, second in answers if "code" not in first)
@@ -98,7 +106,7 @@ async def test_sec19_the_kill_switch_stops_a_running_server_at_once(urls: list[s
                 await call(client, "release_stock", {"reservation_id": made["reservation_id"]}, meta(number, ""))
 
     async def until(code: str, since: float, times: int = 1) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while sum(begun > since and what == code for begun, _, what in seen) < times:
                 await asyncio.sleep(0.01)
 

@@ -64,7 +64,7 @@ def refunded(folder: Path) -> int:
 
 
 async def seen(condition: Callable[[], bool]) -> None:
-    assert await asyncio.to_thread(wait_until, condition, 20)
+    assert await asyncio.to_thread(wait_until, condition)
 
 
 CLIENTS = [("stdio", "auto"), ("stdio", "legacy"), ("http", "auto"), ("http", "legacy")]
@@ -142,7 +142,7 @@ def begin(folder: Path, payments: Payments) -> subprocess.Popen[bytes]:
     for message in (HELLO, call(1, ORDER, "process_refund")):
         process.stdin.write(json.dumps(message).encode() + b"\n")
     process.stdin.flush()
-    assert wait_until(lambda: payments.stats()["unanswered"] == 1, 20)
+    assert wait_until(lambda: payments.stats()["unanswered"] == 1, 60)
     return process
 
 
@@ -154,7 +154,7 @@ def test_the_server_ends_after_the_refund_has(how: str, tmp_path: Path, payments
             process.stdin.close()
         else:
             process.send_signal(signal.Signals[how])
-        assert process.wait(timeout=20) == 0
+        assert process.wait(timeout=60) == 0
         assert b"Traceback" not in process.stderr.read()
     assert outcomes(tmp_path) == [("process_refund", "ok")]
     assert payments.stats()["effects"] == 1 and refunded(tmp_path) == 74_000
@@ -166,9 +166,9 @@ def test_an_http_client_that_drops_its_connection_does_not_cut_it(tmp_path: Path
         parts = urlsplit(url)
         connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=20)
         connection.request("POST", parts.path, asked, {"Content-Type": "application/json"})
-        assert wait_until(lambda: payments.stats()["unanswered"] == 1, 20)
+        assert wait_until(lambda: payments.stats()["unanswered"] == 1, 60)
         connection.close()
-        assert wait_until(lambda: outcomes(tmp_path) == [("process_refund", "ok")], 20)
+        assert wait_until(lambda: outcomes(tmp_path) == [("process_refund", "ok")], 60)
     assert payments.stats()["effects"] == 1 and refunded(tmp_path) == 74_000
 
 
@@ -179,8 +179,8 @@ def test_what_a_killed_server_left_open_the_next_one_completes(tmp_path: Path, p
     with serving(tmp_path, "--customer", "choi", "--payments", payments.url) as url:
         with closing(ShopDatabase(tmp_path / "shop.db")) as shop:  # as if the lease were over
             shop.transact(lambda tx: tx.change("UPDATE refund_intent SET lease_until = 1"))
-        assert wait_until(lambda: refunded_so_far(tmp_path) == 74_000, 30)
-        deadline = time.monotonic() + 10
+        assert wait_until(lambda: refunded_so_far(tmp_path) == 74_000, 60)
+        deadline = time.monotonic() + 60
         while True:
             status, body = post(url, json.dumps(call(1, ORDER, "process_refund")).encode())
             found = json.loads(body)["result"]["structuredContent"]

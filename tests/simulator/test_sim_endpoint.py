@@ -17,6 +17,8 @@ import aiohttp
 import pytest
 
 from here import command
+from siafu.cli.ready import write_ready
+from siafu.errors import InputError
 from sim import SRC, Sim, running_sim
 
 from .chat import Json, body, dechunk, post, raw, say, tool, until
@@ -354,6 +356,14 @@ def test_ready_file_and_plain_line(tmp_path: Path) -> None:
         finally:
             process.send_signal(signal.SIGINT)
         assert process.wait(10) == 0
+
+
+@pytest.mark.parametrize(("name", "says"), [("pipe", "is no regular file"), ("none/x", "cannot be written: No such")])
+def test_a_ready_file_takes_the_place_of_nothing_else(tmp_path: Path, name: str, says: str) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(InputError, match=says):
+        write_ready(tmp_path / name, "http://127.0.0.1:1")
+    assert (tmp_path / "pipe").is_fifo() and len(list(tmp_path.iterdir())) == 1
 
 
 def test_wrong_use_says_what_to_do() -> None:

@@ -93,12 +93,12 @@ async def test_what_a_dead_holder_held_comes_back_when_its_lease_ends(holder: Op
 
 async def test_without_its_ledger_the_slice_is_charged(holder: Opener, tmp_path: Path) -> None:
     await ledger(tmp_path / "run.db")
-    gone, blind, other = holder("gone-", tmp_path / "run.db", 0.1), holder("blind", None, 0.1), holder("other-")
+    gone, blind, other = holder("gone-", tmp_path / "run.db", 1.0), holder("blind", None, 1.0), holder("other-")
     await ask(gone, need=300)
     await ask(blind, need=200)
     (tmp_path / "run.db").rename(tmp_path / "run.bak-1.db")
     await ledger(tmp_path / "run.db")  # another file of the name, as after `--fresh`
-    await expired(gone, 0.1)
+    await expired(gone, 1.0)
     assert await ask(other, need=1) == Loan(amount=1, left=500)
 
 

@@ -336,7 +336,7 @@ def _torn(path: Path) -> None:
         (_foreign, "database of another program, so it was left untouched"),
         (lambda path: path.write_bytes(b"no database" * 500), "not an SQLite database, so it was left untouched"),
         (_torn, "damaged"),
-        (Path.mkdir, "cannot be opened"),
+        (Path.mkdir, "is a folder"),
     ],
     ids=["foreign", "no database", "torn", "folder"],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 import signal
 import sqlite3
@@ -15,6 +16,7 @@ import pytest
 
 from siafu.errors import StoreError
 from siafu.store import schema
+from siafu.store.database import Database
 from siafu.store.lock import Lock
 from siafu.store.report import Report
 from siafu.store.sqlite import SqliteStore
@@ -52,6 +54,14 @@ async def made(path: Path) -> None:
 
 async def test_a_folder(tmp_path: Path) -> None:
     await refused(tmp_path, "is a folder")
+
+
+async def test_a_pipe_or_a_device_keeps_its_place(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    await refused(tmp_path / "pipe", "no regular file")
+    with pytest.raises(StoreError, match=r"tasks .* is no regular file"):
+        Database(tmp_path / "pipe", [], what="the database of tasks", schema="s")
+    assert (tmp_path / "pipe").is_fifo()
 
 
 async def test_a_file_that_is_no_database(tmp_path: Path) -> None:

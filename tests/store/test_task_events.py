@@ -156,12 +156,17 @@ async def test_deliveries_are_made_once_and_held_until_taken(house: House) -> No
     assert (delivery.task, delivery.what, delivery.attempts, delivery.tenant) == (id, "succeeded", 1, "a")
     assert await queue.claim(name, 5, 60.0) == []  # it is in somebody's hands
     await queue.failed(delivery.id, "connection\nreset\x00", 0.0, status=None)
+    (told,) = await queue.told(id)
+    assert (told.state, told.attempts, told.status, told.said) == ("waiting", 1, None, "connection reset\ufffd")
     (again,) = await queue.claim(name, 5, 0.0)
     assert (again.id, again.attempts) == (delivery.id, 2)
     (lapsed,) = await queue.claim(name, 5, 60.0)  # whoever had it has died
     assert (lapsed.id, lapsed.attempts) == (delivery.id, 3)
-    await queue.done(delivery.id, 200)
+    await queue.done(delivery.id, 204)
+    await queue.failed(delivery.id, "reset", 0.0, status=None)  # by the one who was thought dead
     assert await queue.claim(name, 5, 0.0) == []
+    (told,) = await queue.told(id)
+    assert (told.state, told.status, told.said, told.next_at) == ("sent", 204, "", None)
 
 
 async def test_several_collect_at_once_and_each_end_is_one_delivery(house: House) -> None:

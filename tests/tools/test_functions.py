@@ -329,6 +329,7 @@ def unknown(a: complex) -> None:
         (many, "not a parameter with one name"),
         (unknown, "unknown cannot be a tool"),
         (lambda: None, "is no tool name"),
+        ("환불", "a tool is a function, not str"),
     ],
 )
 def test_functions_that_cannot_be_tools_are_refused_at_once(function: Callable[..., Any], says: str) -> None:

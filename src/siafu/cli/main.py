@@ -7,9 +7,11 @@ credit left or an endpoint that fails, 130 interrupted.
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import typer
@@ -119,13 +121,41 @@ def root(
     pass
 
 
+class _Heard:
+    """stderr, where a full disk behind it ends no work: what is said is lost then, and nothing else."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        self._tried(lambda: self._stream.write(text))
+        return len(text)
+
+    def flush(self) -> None:
+        self._tried(self._stream.flush)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    @staticmethod
+    def _tried(say: Callable[[], Any]) -> None:
+        try:
+            say()
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO):
+                raise  # such as EPIPE: whoever read it went away
+
+
 def main(argv: list[str] | None = None) -> None:
     """Entry point of the `siafu` script. Ends the process with the exit code of the command."""
+    if sys.stderr is not None:  # it is None when it was closed
+        sys.stderr = _Heard(sys.stderr)
     try:
         code = typer.main.get_command(app).main(argv, prog_name="siafu", standalone_mode=False)
         if code == Interrupted.exit_code:  # typer caught the Ctrl-C, and says nothing
             _say("interrupted")
-        sys.stdout.flush()
+        if sys.stdout is not None:
+            sys.stdout.flush()
     except typer.Exit as done:
         code = done.exit_code
     except typer.TyperException as wrong:
@@ -139,11 +169,20 @@ def main(argv: list[str] | None = None) -> None:
         _say("interrupted")
         code = Interrupted.exit_code
     except BrokenPipeError:  # the reader went away, as in `siafu ... | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 1
+        _let_go_of_output()
     except Exception as error:  # noqa: BLE001 - told without a page of traceback
         code = _unexpected(error)
+        _let_go_of_output()
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _let_go_of_output() -> None:
+    """What cannot be written (nobody reads, the disk is full) would be an error once more when Python ends."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _unexpected(error: Exception) -> int:

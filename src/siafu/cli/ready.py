@@ -9,6 +9,8 @@ from pathlib import Path
 import msgspec
 import typer
 
+from siafu.errors import InputError
+
 
 class Ready(msgspec.Struct, frozen=True, kw_only=True):
     """Where a simulator listens: for its callers, and for those who control it."""
@@ -23,8 +25,21 @@ def tell(ready: Ready, note: str, *, file: Path | None, as_json: bool) -> None:
     """One line on standard output, the URL and `note` or JSON; and the JSON in `file`, whole from the beginning."""
     line = msgspec.json.encode(ready).decode()
     if file is not None:
-        part = file.with_name(file.name + ".part")
-        part.write_text(line + "\n", encoding="utf-8")
-        part.replace(file)
+        write_ready(file, line)
     typer.echo(line if as_json else f"{ready.url}  ({note})")
     sys.stdout.flush()
+
+
+def write_ready(file: Path, line: str) -> None:
+    """Put `line` into `file`, whole from the beginning.
+
+    Raises: InputError when it cannot be made, or another thing than a file is there, whose place it would take.
+    """
+    if file.exists() and not file.is_file():
+        raise InputError(f"--ready-file {file} is no regular file: name one that is, or is not there yet")
+    part = file.with_name(file.name + ".part")
+    try:
+        part.write_text(line + "\n", encoding="utf-8")
+        part.replace(file)
+    except OSError as error:
+        raise InputError(f"--ready-file {file} cannot be written: {error.strerror}") from None

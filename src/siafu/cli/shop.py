@@ -15,6 +15,7 @@ import msgspec
 import typer
 
 from siafu.cli import shop_keeping, shop_money
+from siafu.cli.ready import write_ready
 from siafu.cli.shop_records import Payments, PaymentsName, Where, open_provider, open_shop
 from siafu.cli.showing import AsJson, print_json, print_table, time_text
 from siafu.errors import ConfigError, InputError
@@ -146,9 +147,7 @@ async def _http(
     def ready() -> None:
         typer.echo(f"siafu shop: {url} (Ctrl-C stops it)", err=True)
         if ready_file:
-            partial = ready_file.with_name(ready_file.name + ".part")
-            partial.write_text(url + "\n", encoding="utf-8")
-            partial.replace(ready_file)
+            write_ready(ready_file, url)
 
     async with _running(shop, provider, parent_pid) as (stop, server):
         await serve_http(

@@ -28,7 +28,8 @@ Examples:
     -d '{"model":"m","messages":[{"role":"user","content":"안녕하세요"}]}'
 \b
 Answers come from rules, not from a model. They depend on the seed, the model,
-the bytes of the request and its x-siafu-attempt header only.
+the bytes of the request and its x-siafu-attempt header only. Without that
+header, faults by rate also depend on how often the same bytes came.
 \b
 What happened:   GET  /_sim/stats, /_sim/requests?since=N, /_sim/faults
 Change it:       POST /_sim/faults, /_sim/limits, /_sim/reset

@@ -59,9 +59,9 @@ def list_keys(config: Path | None = Config, json: bool = AsJson) -> None:
             found.append({"id": id, "state": _state(key), "key": key.name, **told})
         return print_json(found)
     rows = [[id, _state(key), key.name] for id, (_, key) in keys.items()]
-    columns = ["ID", "STATE", "KEY"]
+    columns = ["id", "state", "key"]
     if budgets:
-        columns[2:2] = ["TODAY", "BUDGET"]
+        columns[2:2] = ["today", "budget"]
         for row in rows:
             row[2:2] = [show_usd(amount) for amount in budgets.get(row[0], ())] or ["-", "-"]
     return print_table(columns, rows, nothing=NO_UPSTREAM)

@@ -295,15 +295,13 @@ class _Budgeted:
         self._inner = inner
         self._accounts = accounts
         self._plan = plan
-        self._rules = rules
+        self._rules = msgspec.structs.replace(rules, earlier=inner.ledger.spent_on)
         self.journal: Journal = inner.journal
         self.ledger: Ledger = inner.ledger
 
     async def begin(self, work_print: str) -> RunState:
         state = await self._inner.begin(work_print)
-        earlier = self.ledger.spent_on if state.session > 1 else None
-        rules = msgspec.structs.replace(self._rules, earlier=earlier)
-        _set_budget(self._accounts, self._plan, rules, spent=state.spent_pico)
+        _set_budget(self._accounts, self._plan, self._rules, spent=state.spent_pico)
         return state
 
     async def claim(self, items: Sequence[tuple[str, str]]) -> list[Claimed]:

@@ -6,7 +6,8 @@ import asyncio
 import contextlib
 import difflib
 import logging
-from collections.abc import AsyncIterable, Callable, Iterable, Sequence
+import os
+from collections.abc import AsyncIterable, Callable, Iterable, Mapping, Sequence
 from decimal import Decimal
 from functools import partial
 from pathlib import Path
@@ -34,7 +35,7 @@ _log = logging.getLogger("siafu")
 
 
 class MapKeywords(TypedDict, total=False):
-    """Options of `siafu.map`.
+    """Options of `siafu.map`. None is as good as left away.
 
     How it runs, as in MapOptions: run, key, concurrency, lookahead, priority, user, tenant, item_timeout, deadline,
     grace, on_error, retry_failed, wait, on_change, version, ordered, value_type.
@@ -88,6 +89,36 @@ _OPTIONS = {field.name for field in msgspec.structs.fields(MapOptions)}
 _DEFAULTS = ("system", "temperature", "max_tokens", "response_format")
 
 
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_path(value: Any) -> bool:
+    return isinstance(value, str | os.PathLike) and str(value) != "" and "\0" not in str(value)
+
+
+def _are_tools(value: Any) -> bool:
+    if isinstance(value, Sequence):
+        return all(callable(each) for each in value)
+    return hasattr(value, "list") and hasattr(value, "call")
+
+
+# what the kinds of options are, for those that nothing else looks at before there are items to fail
+_KINDS: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
+    ("key priority user tenant", callable, 'a function of an item, like lambda item: item["id"]'),
+    ("observer", callable, "a function of an event"),
+    ("run version model system base_url api_key", lambda value: isinstance(value, str), "text"),
+    ("journal config", _is_path, "the path of a file"),
+    ("ordered retry_failed allow_unpriced", lambda value: isinstance(value, bool), "True or False"),
+    ("item_timeout deadline grace wait temperature", _is_number, "a number"),
+    ("lookahead", lambda value: _is_number(value) and not isinstance(value, float), "a whole number"),
+    ("max_tokens", lambda value: _is_number(value) and not isinstance(value, float) and value > 0, "1 or more tokens"),
+    ("response_format", lambda value: isinstance(value, Mapping), "a dict"),
+    ("tools", _are_tools, "a list of functions or one ToolSet"),
+    ("endpoint", lambda value: hasattr(value, "open"), "an Endpoint"),
+)
+
+
 def map(
     work: str | Work | WorkFunction, items: Iterable[Any] | AsyncIterable[Any], **keywords: Unpack[MapKeywords]
 ) -> Map:
@@ -106,14 +137,21 @@ def map(
     why (it is logged too); items that are left run when the same map runs again. Under a budget a call that names no
     maximum of output gets one of 4,096 tokens, since its cost would have no bound.
 
-    Raises, when it is iterated: ConfigError, StoreError; errors of single items are results.
+    Raises: ConfigError for an option that is none or of another kind. When it is iterated: ConfigError, StoreError;
+    errors of single items are results.
     """
     unknown = set(keywords) - MapKeywords.__annotations__.keys()
     if unknown:
         name = min(unknown)
         near = difflib.get_close_matches(name, MapKeywords.__annotations__, n=1)
         raise ConfigError(f"siafu.map has no option {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
-    return Map(work, items, keywords)
+    given = {name: value for name, value in keywords.items() if value is not None}
+    for names, fits, what in _KINDS:
+        for name in names.split():
+            if name in given and not fits(given[name]):
+                got = repr(given[name]) if isinstance(given[name], int | float) else type(given[name]).__name__
+                raise ConfigError(f"siafu.map: {name} is {what}, not {got}")
+    return Map(work, items, given)
 
 
 class Map:
@@ -125,13 +163,12 @@ class Map:
     """
 
     def __init__(
-        self, work: str | Work | WorkFunction, items: Iterable[Any] | AsyncIterable[Any], keywords: MapKeywords
+        self, work: str | Work | WorkFunction, items: Iterable[Any] | AsyncIterable[Any], given: dict[str, Any]
     ) -> None:
         self._owner: asyncio.Task[None] | None = None
         self._ready: asyncio.Future[MapRun] | None = None
         self._run: MapRun | None = None
         self._closed = False
-        given: dict[str, Any] = dict(keywords)
         if isinstance(key := given.get("api_key"), str) and not refers(key):
             given["api_key"] = Secret(key)  # from here on nothing shows it
         self._begin = partial(_own, work, items, given)

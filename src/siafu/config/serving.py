@@ -28,7 +28,7 @@ from siafu.observe.scrape import Scrape
 from siafu.pace.clock import Clock, SystemClock
 from siafu.store.client_keys import ClientKeys
 from siafu.store.commits import ledger_families
-from siafu.store.key_spending import charged
+from siafu.store.key_spending import charged_now
 from siafu.store.records import AttemptOpened, AttemptSettled, Ledger
 from siafu.store.redis import RedisDoor
 from siafu.store.sqlite import SqliteStore
@@ -124,7 +124,7 @@ async def serving(settings: Settings, notice: Callable[[str], None]) -> AsyncIte
         redis = None if address is None else await stack.enter_async_context(contextlib.aclosing(RedisDoor(address)))
 
         async def spent(key: str, since: float) -> tuple[int, int]:
-            return await store.read(partial(charged, run=run.id, key=key, since=since))
+            return await charged_now(store, run=run.id, key=key, since=since)
 
         yield Serving(
             clock=clock,

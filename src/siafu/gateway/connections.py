@@ -54,12 +54,17 @@ class Connector(aiohttp.TCPConnector):
         _watch_peer(protocol.transport.get_extra_info("socket"))
         return protocol
 
-    async def _get(self, *args: Any) -> Any:
-        kept: Any = await super()._get(*args)
-        while kept is not None and kept.protocol.should_close:
+    async def _get(self, key: Any, traces: Any) -> Any:
+        """The connection that was used last, so that those of a rush grow old and are closed. (The library takes the
+        one used longest ago: a call a second keeps fifteen of them.)
+        """
+        while True:
+            if conns := self._conns.get(key):
+                conns.rotate()
+            kept: Any = await super()._get(key, traces)
+            if kept is None or not kept.protocol.should_close:
+                return kept
             kept.close()
-            kept = await super()._get(*args)
-        return kept
 
 
 def _watch_peer(sock: Any) -> None:

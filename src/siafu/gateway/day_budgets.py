@@ -41,9 +41,10 @@ class DayBudgeted:
         path = tuple(share.today() for share in (of_role, of_key) if share is not None)
         if not path:
             return await self._inner.open(request, context)
+        bounded = request
         if max_output(request) is None:
-            request = msgspec.structs.replace(request, max_tokens=books.max_output)
-        amount = self._most(request, request.model)
+            bounded = msgspec.structs.replace(request, max_tokens=books.max_output)
+        amount = self._most(bounded, request.model)
         if amount is None:
             if accounts.of(context.run).allow_unpriced:
                 return await self._inner.open(request, context)
@@ -57,7 +58,7 @@ class DayBudgeted:
             raise Overloaded("there is no room in a budget for a second request", attempts=0)
         hold = await accounts.reserve_in(path, amount)
         try:
-            reply = await self._inner.open(request, context)
+            reply = await self._inner.open(bounded, context)
         except BaseException as error:
             accounts.settle(hold, amount if _may_cost(error) else 0)
             raise

@@ -33,7 +33,7 @@ from siafu.border.text import clean, preview
 from siafu.errors import ConfigError, Conflict, StoreError, StoreLocked
 from siafu.store.address import database_name, database_place
 from siafu.store.dialect import Dialect, spoken
-from siafu.store.faults import store_error
+from siafu.store.faults import checked_place, store_error
 
 Value: TypeAlias = str | int | float | bytes | None
 Values: TypeAlias = Value | Sequence[Value]
@@ -302,6 +302,7 @@ def _make_file(path: Path, where: str) -> None:
 
 
 def _inspect(path: Path, where: str) -> None:
+    checked_place(path, where)
     try:
         with contextlib.closing(sqlite3.connect(f"{path.as_uri()}?mode=rw", uri=True, timeout=WAIT_SECONDS)) as db:
             names = {name for (name,) in db.execute("SELECT name FROM sqlite_schema")}

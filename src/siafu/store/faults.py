@@ -29,6 +29,16 @@ _ADVICE = {
 }
 
 
+def checked_place(path: Path, where: str | Path) -> None:
+    """Raises: StoreError when what stands at `path` is no file, and a new one would take its place: a folder, a device,
+    a pipe.
+    """
+    if path.is_dir():
+        raise StoreError(f"{where} is a folder: name a file in it, like {path / 'run.db'}")
+    if path.exists() and not path.is_file():
+        raise StoreError(f"{where} is no regular file (a device, a pipe?): choose another path")
+
+
 def is_fatal(error: Exception) -> bool:
     """Whether `error` is about the store as a whole, so that no later write can be trusted."""
     return isinstance(error, sqlite3.Error) and _kind(error) in _ADVICE

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import sqlite3
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 from siafu.store.schema import open_reader
+from siafu.store.sqlite import SqliteStore
 
 # An attempt that is not settled yet counts as much as it may cost. '0' is what follows '/'.
 _CHARGED = """
@@ -20,6 +22,12 @@ def charged(db: sqlite3.Connection, *, run: int, key: str, since: float) -> tupl
     """Pico-dollars charged to a key before and from `since` (seconds since 1970)."""
     before, after = db.execute(_CHARGED, (run, f"{key}/", f"{key}0", since)).fetchone()
     return before, after
+
+
+async def charged_now(store: SqliteStore, *, run: int, key: str, since: float) -> tuple[int, int]:
+    """The same of the run that is open in `store`. Raises: StoreError."""
+    await store.index_tasks()
+    return await store.read(partial(charged, run=run, key=key, since=since))
 
 
 def charged_in(path: Path, run: str, key: str, since: float) -> tuple[int, int]:

@@ -13,7 +13,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 from siafu.errors import StoreError
-from siafu.store.faults import store_error
+from siafu.store.faults import checked_place, store_error
 
 APPLICATION_ID = 0x73696166  # "siaf"
 BUSY_SECONDS = 10.0
@@ -170,9 +170,10 @@ MIGRATIONS: tuple[str, ...] = (
     """,
 )
 
-# The indexes of a run that goes on.
+# The indexes of a run that goes on, or whose ledger is read by task in its first session.
+ATTEMPTS_BY_TASK = "CREATE INDEX IF NOT EXISTS attempt_of_task ON attempt (run, task)"
 LOOKUPS = (
-    "CREATE INDEX IF NOT EXISTS attempt_of_task ON attempt (run, task)",
+    ATTEMPTS_BY_TASK,
     "CREATE INDEX IF NOT EXISTS journal_of_task ON journal (run, task)",
 )
 
@@ -242,8 +243,7 @@ def inspect(path: Path) -> None:
     """
     if sqlite3.sqlite_version_info < _OLDEST_SQLITE:
         raise StoreError(f"siafu needs SQLite 3.37 or newer; this Python has {sqlite3.sqlite_version}")
-    if path.is_dir():
-        raise StoreError(f"{path} is a folder: name a file in it, like {path / 'run.db'}")
+    checked_place(path, path)
     try:
         # SQLite looks, not we: closing a file of our own would drop the locks that other connections of this process
         # hold on it. And it looks into the log too, as a checkpoint that was cut off leaves the file itself torn.

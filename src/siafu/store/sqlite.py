@@ -20,7 +20,7 @@ from siafu.border.text import clean
 from siafu.errors import StoreError
 from siafu.store import sql
 from siafu.store.crash import crash_point
-from siafu.store.faults import store_error
+from siafu.store.faults import checked_place, store_error
 from siafu.store.lock import Lock
 from siafu.store.records import (
     AttemptOpened,
@@ -32,7 +32,7 @@ from siafu.store.records import (
     Ledger,
     RunState,
 )
-from siafu.store.schema import inspect, open_file, open_memory, open_reader
+from siafu.store.schema import ATTEMPTS_BY_TASK, inspect, open_file, open_memory, open_reader
 from siafu.store.writer import Writer
 
 Result = TypeVar("Result")
@@ -53,6 +53,7 @@ class SqliteStore:
         self._guard = threading.Lock()
         self._opened: ExitStack | None = None
         self._writer: Writer | None = None
+        self._indexed: Writer | None = None  # the one that has made the index of `index_tasks`
         self._reader: tuple[ThreadPoolExecutor, sqlite3.Connection] | None = None
 
     def run(self, name: str) -> SqliteRun:
@@ -80,6 +81,7 @@ class SqliteStore:
     def _open_file(path: Path, undo: ExitStack) -> sqlite3.Connection:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
+            checked_place(path, path)
             fresh = not path.exists() or path.stat().st_size == 0
         except OSError as error:
             raise StoreError(f"{path}: its folder cannot be used ({error.strerror}): choose another path") from error
@@ -103,6 +105,12 @@ class SqliteStore:
         if self._writer is None:
             raise StoreError(f"{self.path or ':memory:'} is not open: begin the run first")
         return self._writer
+
+    async def index_tasks(self) -> None:
+        """Have the index by which the ledger is read by task, also in a first session. Raises: StoreError."""
+        if self._indexed is not self.writer:
+            await self.writer.write(ATTEMPTS_BY_TASK, ())
+            self._indexed = self.writer
 
     async def read(self, query: Callable[[sqlite3.Connection], Result]) -> Result:
         """Run `query` on a connection that reads what is committed, away from the event loop.
@@ -211,4 +219,5 @@ class SqliteLedger:
             self._store.writer.post(sql.SETTLE, (*sql.settled_row(line), number))
 
     async def spent_on(self, task: str) -> Mapping[str, int]:
+        await self._store.index_tasks()
         return dict(await self._store.read(lambda db: db.execute(sql.SPENT_ON, (self._run.id, task)).fetchall()))

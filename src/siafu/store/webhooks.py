@@ -134,13 +134,16 @@ class WebhookQueue:
         return await self._database.run(work)
 
     async def done(self, id: str, status: int) -> None:
-        """The other side has taken it, and answered so."""
+        """The other side has taken it, and answered so. That holds, whatever one says of it who had it before."""
         sql = "UPDATE webhook_delivery SET told_at = {now}, next_at = NULL, status = :status, said = '' WHERE id = :id"
         await self._database.run(lambda tx: tx.change(sql, id=id, status=status))
 
     async def failed(self, id: str, said: str, seconds: float | None, *, status: int | None) -> None:
         """It came to nothing, and is tried again after `seconds`; None = no more. status: of the answer, if any."""
-        sql = "UPDATE webhook_delivery SET said = :said, status = :status, next_at = {now} + :seconds WHERE id = :id"
+        sql = (
+            "UPDATE webhook_delivery SET said = :said, status = :status, next_at = {now} + :seconds "
+            "WHERE id = :id AND told_at IS NULL"
+        )
         told = preview(clean(said), MOST_SAID)
         await self._database.run(lambda tx: tx.change(sql, id=id, said=told, status=status, seconds=seconds))
 

@@ -34,7 +34,7 @@ class FunctionTool:
     `timeout`: seconds for one call. `read_only`: it changes nothing. `idempotent`: calling it again with the same
     arguments changes nothing more.
 
-    Raises: ConfigError when a parameter has no type hint, or one that JSON cannot express.
+    Raises: ConfigError when it is no function, or a parameter has no type hint, or one that JSON cannot express.
     """
 
     def __init__(
@@ -47,6 +47,8 @@ class FunctionTool:
         idempotent: bool = False,
         timeout: float = 30.0,
     ) -> None:
+        if not callable(function):
+            raise ConfigError(f"a tool is a function, not {type(function).__name__}")
         self.function = function
         self.timeout = timeout
         called = name or str(getattr(function, "__name__", ""))

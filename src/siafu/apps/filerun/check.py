@@ -92,9 +92,10 @@ def look(job: FileJob, raw: RawLine) -> tuple[Any, Task | LineError | None]:
         return None, LineError(raw.number, error.code, why, line.value)
 
 
-def _again(line: int, first: int, value: Any = None) -> LineError:
+def _again(line: int, first: int) -> LineError:
+    """Without the line's value: its record must not bear the id, which is that of the first line's record."""
     why = f"line {line} has the id of line {first}; an id may stand once, so give it one of its own"
-    return LineError(line, "duplicate_id", why, value)
+    return LineError(line, "duplicate_id", why)
 
 
 class Bits:
@@ -141,7 +142,7 @@ def tasks(job: FileJob, file: BinaryIO, *, lines: int, skip: Bits, index: Index)
             if isinstance(found, Task):
                 first = index.line(found.key)
                 if first is not None and first < raw.number:
-                    found = _again(raw.number, first, value)
+                    found = _again(raw.number, first)
                 elif not index.holds(found.key, raw.number, canonical(value)):
                     raise InputError(CHANGED)
             if found is not None:

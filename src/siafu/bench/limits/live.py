@@ -145,6 +145,7 @@ class _Crowd:
         async def agent() -> None:
             for number in calls:
                 await self._call(number)
+            watch.cancel()  # from now on there are fewer agents
 
         watch = asyncio.create_task(self._watch())
         try:

@@ -52,7 +52,7 @@ class ShopDatabase(Database):
         try:
             Database(url, money.MIGRATIONS, what=_WHAT, schema=money.SCHEMA).close()
             opened = opening((clock or SystemClock()).wall())
-            self.transact(lambda tx: _open(tx, opened))
+            self.transact(lambda tx: _open(tx, opened), whole=True)
         except BaseException:
             self.close()
             raise
