@@ -137,16 +137,13 @@ ALONE = {"people": NOBODY, "every": 0, "does": ("quick",), "weather": Weather()}
 
 
 class Mistake(NamedTuple):
-    """owner, what: the part of the code that `made` replaces. said: what is found, with plans changed by `changes`.
-    first: the first seed that is tried, for what few of them show.
-    """
+    """owner, what: the part of the code that `made` replaces. said: what is found, with plans changed by `changes`."""
 
     owner: Any
     what: str
     made: Callable[[Any], Any]
     said: str
     changes: Mapping[str, Any] = MappingProxyType({})
-    first: int = 0
 
 
 def answered_by_others(accept: Callable[..., Any]) -> Callable[..., Any]:
@@ -202,10 +199,18 @@ MISTAKES = {
     "suspects are held together": Mistake(
         Worker, "_holds_suspect", lambda _: lambda self: False, "did not die alone", {"poisons": 2} | ALONE
     ),
-    "who shares a commit gets another's answer": Mistake(tasks, "accept", answered_by_others, "was answered with"),
+    "who shares a commit gets another's answer": Mistake(
+        tasks, "accept", answered_by_others, "was answered with", {"submitters": 3, "pause": 0.02, "batches": 9}
+    ),
     "nobody counts what is ready": Mistake(workers, "_ready", lambda _: lambda *_: 0, "does not get more"),
     "room is not held": Mistake(Backlog, "room", without_holding, "are open"),
-    "a need is removed without a word": Mistake(task_desk, "_remove", without_a_word, "needs are left", first=540),
+    "a need is removed without a word": Mistake(
+        task_desk,
+        "_remove",
+        without_a_word,
+        "needs are left|delivered before",
+        {"chained": True, "people": 0.2, "does": ("well", "fails"), "batches": 12, "seconds": 9.0, "poisons": 0},
+    ),
     "a webhook counts as told when it is taken": Mistake(WebhookQueue, "claim", told_first, "counts as told"),
 }
 
@@ -214,7 +219,7 @@ MISTAKES = {
 def test_the_check_can_fail(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     mistake = MISTAKES[name]
     monkeypatch.setattr(mistake.owner, mistake.what, mistake.made(getattr(mistake.owner, mistake.what)))
-    for seed in range(mistake.first, mistake.first + MOST):
+    for seed in range(MOST):
         if found := simulate(seed, **mistake.changes).violations:
             assert re.search(mistake.said, found[0]), (seed, found)
             return

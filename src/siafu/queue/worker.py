@@ -224,6 +224,7 @@ class Worker:
     async def _look_again(self, stops: Stops) -> None:
         """Have ready what waits for a person or a tool, as soon as the store answers."""
         while not stops.asked.is_set():
+            self._news.clear()  # or a ring would have it ask a store that is away again and again, without a pause
             try:
                 for kind in self._handlers:
                     await self._store.look_again(kind)
