@@ -83,7 +83,9 @@ def mother() -> Mother:
 
 
 def install(mother: Callable[[], Mother] = mother) -> None:
-    """From now on the starts of this process are births."""
+    """From now on the starts of this process are births; elsewhere than on Linux nothing changes."""
+    if sys.platform != "linux":
+        return
     fork_exec: Any = subprocess._fork_exec  # type: ignore[attr-defined]
     fork_exec = getattr(fork_exec, "replaced", fork_exec)
 
