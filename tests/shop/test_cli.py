@@ -60,7 +60,7 @@ def test_a_token_proves_its_customer(tmp_path: Path) -> None:
         (("token", "--customer", "kim", "--minutes", "61"), KEY, "at most 60"),
         (("token", "--customer", "kim", "--tool", "refund"), KEY, "no tool 'refund'"),
         (("serve", "--ready-file", "x"), "", "--transport http"),
-        (("calls", "--database", "."), "", "cannot be opened"),
+        (("calls", "--database", "."), "", "is a folder: name a file in it"),
         (("orders", "--database", "mysql://x/y"), "", "postgresql://"),
         (("serve", "--payments", "ftp://x"), "", "payments address"),
         (("off", "refund"), "", "no tool 'refund'"),

@@ -66,6 +66,17 @@ async def test_budgets_of_items_read_by_index_from_the_first_session_on(tmp_path
     await run.aclose()
 
 
+async def test_a_journal_is_read_by_index_in_a_first_session_too(tmp_path: Path) -> None:
+    """By items that wait for a person, and go on in the session in which they began."""
+    run = SqliteStore(tmp_path / "run.db").run("r")
+    await run.begin("w")
+    await run.journal.append("주문-1", entry())
+    assert "_of_task" not in plan(tmp_path / "run.db", sql.ENTRIES)
+    assert await run.journal.entries("주문-1") == [entry()]
+    assert "_of_task (run=? AND task=?)" in plan(tmp_path / "run.db", sql.ENTRIES)
+    await run.aclose()
+
+
 async def test_of_an_entry_that_came_twice_the_last_counts_in_both_sessions(tmp_path: Path) -> None:
     run = SqliteStore(tmp_path / "run.db").run("r")
     await run.begin("w")

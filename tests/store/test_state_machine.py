@@ -53,7 +53,8 @@ class Model:
     def claim(self, key: str) -> Claimed:
         duplicate = self.claimed.get(key) == self.session
         self.claimed[key] = self.session
-        return Claimed(key=key, record=self.results.get(key), duplicate=duplicate, journaled=key in self.entries)
+        journaled = self.session > 1 and key in self.entries
+        return Claimed(key=key, record=self.results.get(key), duplicate=duplicate, journaled=journaled)
 
     def record(self, result: ItemRecord) -> None:
         self.claimed.setdefault(result.key, self.session)

@@ -58,7 +58,7 @@ Examples:
   siafu bench limits --base-url http://127.0.0.1:11434/v1 --model NAME
       on a model server of your own with 4 slots, such as llama.cpp's
   siafu bench limits --model-path FILE.gguf --slots 4
-      serves the file (pip install 'siafu[local]'), at last with half the slots
+      serves the file (pip install 'siafu[local]'), then with half the slots
 """
 STORM_EPILOG = """\b
 Examples:
@@ -212,7 +212,7 @@ def limits(
     ),
     json: bool = Json,
 ) -> None:
-    """Compare the limiter's policies, in virtual time or on a real model server.
+    """Compare the limiter's policies, simulated or on a real server.
 
     They decide how many calls are under way at once (limits.policy).
     """

@@ -238,7 +238,8 @@ class Worker:
     async def _fill(self) -> None:
         """Claim for all free slots, for each kind in turn."""
         for kind in list(self._handlers):
-            free = self.slots - self.busy
+            # What has ended counts until that is recorded, so that a slow store does not make it hold ever more.
+            free = min(self.slots - self.busy, 2 * self.slots - len(self._held))
             if free <= 0:
                 return None
             self._handlers[kind] = self._handlers.pop(kind)  # another kind is first next time

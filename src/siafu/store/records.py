@@ -132,7 +132,8 @@ class Claimed(msgspec.Struct, frozen=True, kw_only=True):
     """What the store knows of an item that is about to run.
 
     record: its final result from an earlier session, None when there is none. duplicate: the same key was already
-    claimed in this session. journaled: it has journal entries (it was begun before).
+    claimed in this session. journaled: it has journal entries and the run had a session before (it was
+    begun then).
     """
 
     key: str

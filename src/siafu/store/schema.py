@@ -170,10 +170,9 @@ MIGRATIONS: tuple[str, ...] = (
     """,
 )
 
-# The indexes of a run that goes on, or whose ledger is read by task in its first session.
-ATTEMPTS_BY_TASK = "CREATE INDEX IF NOT EXISTS attempt_of_task ON attempt (run, task)"
+# The indexes of a run that goes on, or that is read by task in its first session.
 LOOKUPS = (
-    ATTEMPTS_BY_TASK,
+    "CREATE INDEX IF NOT EXISTS attempt_of_task ON attempt (run, task)",
     "CREATE INDEX IF NOT EXISTS journal_of_task ON journal (run, task)",
 )
 

@@ -32,7 +32,7 @@ from siafu.store.records import (
     Ledger,
     RunState,
 )
-from siafu.store.schema import ATTEMPTS_BY_TASK, inspect, open_file, open_memory, open_reader
+from siafu.store.schema import LOOKUPS, inspect, open_file, open_memory, open_reader
 from siafu.store.writer import Writer
 
 Result = TypeVar("Result")
@@ -53,7 +53,7 @@ class SqliteStore:
         self._guard = threading.Lock()
         self._opened: ExitStack | None = None
         self._writer: Writer | None = None
-        self._indexed: Writer | None = None  # the one that has made the index of `index_tasks`
+        self._indexed: Writer | None = None  # the one that has made the indexes of `index_tasks`
         self._reader: tuple[ThreadPoolExecutor, sqlite3.Connection] | None = None
 
     def run(self, name: str) -> SqliteRun:
@@ -107,9 +107,9 @@ class SqliteStore:
         return self._writer
 
     async def index_tasks(self) -> None:
-        """Have the index by which the ledger is read by task, also in a first session. Raises: StoreError."""
+        """Have journal and ledger indexed by task, also in a first session. Raises: StoreError."""
         if self._indexed is not self.writer:
-            await self.writer.write(ATTEMPTS_BY_TASK, ())
+            await asyncio.gather(*(self.writer.write(index, ()) for index in LOOKUPS))
             self._indexed = self.writer
 
     async def read(self, query: Callable[[sqlite3.Connection], Result]) -> Result:
@@ -183,6 +183,7 @@ class SqliteJournal:
             rows = db.execute(sql.ENTRIES, (self._run.id, task)).fetchall()
             return [JournalEntry(**dict(zip(sql.ENTRY, row, strict=False))) for row in rows]
 
+        await self._store.index_tasks()
         return await self._store.read(query)
 
     async def append(self, task: str, entry: JournalEntry) -> None:
