@@ -246,10 +246,14 @@ async def test_a_key_that_may_not_use_the_swarm_may_not_submit(tmp_path: Path, t
         assert not await at.house.desk.counts(Which())
 
 
-async def test_a_key_makes_so_many_requests_a_minute(tmp_path: Path) -> None:
+async def test_sec34_a_key_makes_so_many_requests_a_minute_and_submits_no_more(tmp_path: Path) -> None:
     async with tasked(tmp_path) as at:
-        auth = await at.key(rpm=2)
-        assert [(await at.ask(path, **auth))[0] for path in (TASKS, EVENTS + "?after=9", TASKS)] == [200, 409, 429]
+        auth = await at.key(rpm=3)
+        assert [(await at.ask(path, **auth))[0] for path in (TASKS, EVENTS + "?after=9")] == [200, 409]
+        assert (await at.ask(TASKS, asked("r1"), **auth))[0] == 202
+        status, headers, told = await at.ask(TASKS, asked("r2"), **auth)
+        assert (status, told["error"]["type"]) == (429, "rate_limit_error") and int(headers["retry-after"]) >= 1
+        assert await at.house.desk.counts(Which()) == {"ready": 1}
 
 
 async def test_cancel_and_retry(tmp_path: Path) -> None:
