@@ -114,6 +114,9 @@ def test_p5_a_submission_waits_for_room_in_the_backlog_or_ends(
     code, out, err = run("submit", "support", "a.jsonl", "--no-wait")
     assert (code, out) == (1, "3 tasks accepted in the run support\n")
     assert "siafu: 3 tasks are open, of 3 that may be (tasks.backlog)" in err and "siafu worker" in err
+    again = told(run, "submit", "support", "a.jsonl", "--no-wait", code=1)
+    assert (again["accepted"], again["there"], again["waited"]) == (0, 3, False)
+    write(tmp_path / "rest.jsonl", [{"id": f"r{n}", "customer": "kim", "text": "주문 1001?"} for n in (3, 4)])
 
     def ends_one(over: int, pace: float | None) -> float:
         change(
@@ -124,8 +127,8 @@ def test_p5_a_submission_waits_for_room_in_the_backlog_or_ends(
         return 0.2
 
     monkeypatch.setattr("siafu.store.task_backlog.wait", ends_one)
-    again = told(run, "submit", "support", "a.jsonl")
-    assert (again["accepted"], again["there"], again["waited"], again["full"]) == (2, 3, True, "")
+    again = told(run, "submit", "support", "rest.jsonl")
+    assert (again["accepted"], again["there"], again["waited"], again["full"]) == (2, 0, True, "")
 
 
 @pytest.mark.kill
