@@ -201,8 +201,7 @@ class Accounts:
 
     def pressed(self, run: str, share: Decimal, *, task: str = "", agent: str = "", role: str = "") -> bool:
         """Whether `share` of a budget that a call belongs to is used: spent, or reserved by others."""
-        of_role = [self.roles[role].today()] if role in self.roles else []
-        used = [account.used() for account in (*self._known(run, task, agent), *of_role)]
+        used = [account.used() for account in self._known(run, task, agent, role)]
         return any(each is not None and each[0] >= share * each[1] for each in used)
 
     async def reserve(self, run: str, amount: int, *, task: str = "", agent: str = "") -> Hold:
@@ -233,8 +232,7 @@ class Accounts:
 
     def room(self, run: str, amount: int, *, task: str = "", agent: str = "", role: str = "") -> bool:
         """Whether `amount` would be set aside at once."""
-        of_role = [self.roles[role].today()] if role in self.roles else []
-        return self.room_in((*self._known(run, task, agent), *of_role), amount)
+        return self.room_in(self._known(run, task, agent, role), amount)
 
     def room_in(self, path: tuple[Account, ...], amount: int) -> bool:
         """The same in the accounts of `path`."""
@@ -269,9 +267,11 @@ class Accounts:
             _wake(account)
             raise
 
-    def _known(self, run: str, task: str, agent: str) -> tuple[Account, ...]:
-        """The accounts of a call, the innermost first."""
+    def _known(self, run: str, task: str, agent: str, role: str = "") -> tuple[Account, ...]:
+        """The accounts of a call, the innermost first; with `role`, that of its budget too."""
         path: tuple[Account, ...] = (self.of(run), *self._beside.get(run, ()))
+        if role in self.roles:
+            path = (*path, self.roles[role].today())
         if self._shared is not None:
             path = (*path, self._shared.today())
         item = self._items.get((run, task)) if run in self._rules else None
