@@ -221,7 +221,7 @@ class Metered:
             attempt.ended(End(outcome="failed", error=error))
             raise
         if isinstance(reply, PlainReply):
-            answer = attempt.priced(await reply.message())
+            answer = attempt.priced(reply.answer)
             attempt.answered(answer)
             return PlainReply(answer, reply.head, self.clock.now() - attempt.began)
         reply.on_end(attempt.ended)
