@@ -108,13 +108,14 @@ def test_f39_cached_tokens_are_charged_once() -> None:
     usage = read_usage({**OPENAI, "prompt_tokens_details": {"cached_tokens": 1920}})
     assert usage is not None and RATES is not None
     assert RATES.cost(usage) == 1_089_600_000  # 0.0010896 USD
-    assert RATES.saved(usage) == 1920 * 450_000
+    assert RATES.saved(usage, RATES.cost(usage)) == 1920 * 450_000
 
 
 def test_what_a_cache_costs_more_is_a_saving_below_zero() -> None:
     assert RATES is not None
-    assert RATES.saved(Usage(input=2000, cache_write=1500)) == -1500 * 150_000
-    assert RATES.saved(Usage(input=2000)) == 0
+    written, plain = Usage(input=2000, cache_write=1500), Usage(input=2000)
+    assert RATES.saved(written, RATES.cost(written)) == -1500 * 150_000
+    assert RATES.saved(plain, RATES.cost(plain)) == 0
 
 
 _COUNTS = st.one_of(st.none(), st.integers(-10, 10**10), st.floats(), st.booleans(), st.text(max_size=3))

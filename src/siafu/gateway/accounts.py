@@ -312,7 +312,7 @@ def _take(hold: Hold) -> Account | None:
     blocked, amount = None, hold.amount
     for account in hold.path:
         if _short(account, amount):
-            if account.lease is None and not _fits(account, amount):
+            if account.lease is None and account.limit is not None and account.spent + amount > account.limit:
                 raise _reached(account, amount)
             blocked = blocked or account
     if blocked is None:
@@ -323,12 +323,10 @@ def _take(hold: Hold) -> Account | None:
 
 def _short(account: Account, amount: int) -> bool:
     """Whether the account lacks room for now."""
+    if account.limit is None:
+        return False
     over = account.lease is not None and account.lease.over()
-    return over or not _fits(account, account.reserved + amount)
-
-
-def _fits(account: Account, amount: int) -> bool:
-    return account.limit is None or account.spent + amount <= account.limit
+    return over or account.spent + account.reserved + amount > account.limit
 
 
 def _wake(account: Account) -> None:

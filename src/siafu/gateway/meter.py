@@ -80,7 +80,7 @@ class _Attempt(msgspec.Struct, eq=False):
         usage, rates = answer.usage, self.served
         known = usage is not None
         usage = usage or _NOTHING
-        saved = 0 if rates is None or answer.usd_pico is None else rates.saved(usage)
+        saved = 0 if rates is None or answer.usd_pico is None else rates.saved(usage, answer.usd_pico)
         self._settle(
             AttemptSettled(
                 attempt=self.line.attempt,

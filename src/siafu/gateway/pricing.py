@@ -77,13 +77,13 @@ class Rates(msgspec.Struct, frozen=True, kw_only=True):
         )
         return min(cost, MOST * calls)  # an upstream may report any number of tokens
 
-    def saved(self, usage: Usage) -> int:
-        """Pico-dollars that the prompt cache saved in an answer: what the same tokens cost without it, less what they
-        do. Below 0 when writing into it cost more than reading from it saved.
+    def saved(self, usage: Usage, cost: int) -> int:
+        """Pico-dollars that the prompt cache saved in an answer: what the same tokens cost without it, less the `cost`
+        that they had. Below 0 when writing into it cost more than reading from it saved.
         """
         if not usage.cached and not usage.cache_write:
             return 0
-        return self.cost(msgspec.structs.replace(usage, cached=0, cache_write=0)) - self.cost(usage)
+        return self.cost(msgspec.structs.replace(usage, cached=0, cache_write=0)) - cost
 
     def ceiling(self, input_tokens: int, output_tokens: int) -> int:
         """The most that a call with at most so many tokens can cost."""
