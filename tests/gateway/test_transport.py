@@ -363,7 +363,7 @@ class _Bare:
 def test_every_error_of_the_http_library_has_a_meaning(kind: type[BaseException]) -> None:
     made: BaseException = kind.__new__(type(f"Bare{kind.__name__}", (_Bare, kind), {}))
     call = transport_module._Call(
-        Upstream(name="fake", base_url="https://api.example.com/v1", key=Secret(KEY)), 0.0, late=False, stream=False
+        Upstream(name="fake", base_url="https://api.example.com/v1", key=Secret(KEY)), 0.0, limit=600.0, stream=False
     )
     error = call.translate(made, began=False)
     assert isinstance(error, ModelError)
