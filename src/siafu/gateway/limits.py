@@ -192,7 +192,8 @@ class Limited:
 
     async def open(self, request: ChatRequest, context: CallContext) -> Reply:
         now, admission = self._clock.now(), self._admission
-        tokens = self._tokens(request) if admission.counts_tokens else 0
+        size = len(encode(request)) if admission.counts_tokens else 0
+        tokens = self._tokens(request, size) if size else 0
         if self._queue.held or admission.ready(now, context.priority, tokens) > 0.0:
             permit = await self._wait(request, context, now)
         else:
@@ -204,19 +205,19 @@ class Limited:
         except BaseException as error:
             if isinstance(error, ModelError) and error.attempts:
                 error.sent_at = permit.at
-            self._ended(permit, request, End(outcome="failed", error=error))
+            self._ended(permit, request, size, End(outcome="failed", error=error))
             raise
         self._throttle.accepted(permit.at, self._clock.now())
         headers = reply.head.headers
         if "x-ratelimit-remaining-requests" in headers or "x-ratelimit-remaining-tokens" in headers:
             admission.heard(permit, limits_left(headers, "requests"), limits_left(headers, "tokens"))
-        reply.on_end(partial(self._ended, permit, request))
+        reply.on_end(partial(self._ended, permit, request, size))
         return reply
 
-    def _tokens(self, request: ChatRequest) -> int:
-        """How many tokens the request will probably use."""
+    def _tokens(self, request: ChatRequest, size: int) -> int:
+        """How many tokens a request of `size` bytes will probably use."""
         estimate = self._estimates.get(request.model) or Estimate()
-        return estimate.tokens(len(encode(request)), max_output(request))
+        return estimate.tokens(size, max_output(request))
 
     async def _wait(self, request: ChatRequest, context: CallContext, now: float) -> Permit:
         """Queue for a permit; returns when it was given."""
@@ -283,7 +284,7 @@ class Limited:
         while not admission.full and (waiter := queue.peek()) is not None:
             priority = waiter.context.priority
             if waiter.tokens is None and (admission.counts_tokens or queue.contended(priority)):
-                waiter.tokens = self._tokens(waiter.request)
+                waiter.tokens = self._tokens(waiter.request, len(encode(waiter.request)))
             tokens = waiter.tokens or 0
             deadline = waiter.context.deadline
             if deadline is not None and deadline <= now:
@@ -314,9 +315,10 @@ class Limited:
         self._driver = None
         self._dispatch()
 
-    def _ended(self, permit: Permit, request: ChatRequest, end: End) -> None:
+    def _ended(self, permit: Permit, request: ChatRequest, size: int, end: End) -> None:
+        """`size`: of the request in bytes; 0 = nobody has looked."""
         now, error = self._clock.now(), end.error
-        used = self._used(request, end) if permit.tokens else None
+        used = self._used(request, size, end) if permit.tokens else None
         self._admission.ended(permit, now, used=used)
         if self._limits.policy != "fixed":
             self._admission.learn(permit, now, _outcome(error), _first_token(end), _tokens(end))
@@ -331,7 +333,7 @@ class Limited:
         if self._when_idle is not None:
             self._see_idle()
 
-    def _used(self, request: ChatRequest, end: End) -> int | None:
+    def _used(self, request: ChatRequest, size: int, end: End) -> int | None:
         """The tokens of a call that ended, None = unknown. Learns from it what such calls use."""
         if end.answer is None:
             return 0 if end.first_token is None and was_free(end.error) else None
@@ -341,7 +343,7 @@ class Limited:
         estimate = self._estimates.get(request.model)
         if estimate is None:
             estimate = self._estimates[request.model] = Estimate()
-        estimate.learn(len(encode(request)), usage.input, usage.output)
+        estimate.learn(size or len(encode(request)), usage.input, usage.output)
         return usage.input + usage.output
 
     def turn_away(self, error: Callable[[], ModelError]) -> None:
