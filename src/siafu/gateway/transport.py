@@ -85,28 +85,28 @@ class Transport:
         left = limit if context.deadline is None else context.deadline - began
         if left <= 0:
             raise DeadlineReached("the time for this call was over before it was sent")
+        left = min(left, limit)
         call = _Call(
-            self._upstream,
-            began,
-            limit=min(left, limit),
+            upstream=self._upstream,
+            began=began,
+            limit=left,
+            end=None if request.stream else loop.time() + left,
             stream=request.stream,
             keep_raw=request.keep_raw,
             attempt=context.attempts + 1,
         )
-        # a whole answer is timed here, once; a stream goes on after this, so the library times it, read by read
-        end = None if request.stream else loop.time() + call.limit
-        timer = asyncio.timeout_at(end)
+        timer = asyncio.timeout_at(call.end)
         response: aiohttp.ClientResponse | None = None
         try:
             async with timer:
                 response = await self._ask(session, data, call, timer)
-                if timer.when() != end:
-                    timer.reschedule(end)
+                if self._upstream.timeouts.first_byte:
+                    timer.reschedule(call.end)
                 return await self._receive(response, call)
         except (aiohttp.ClientError, OSError) as error:
             if response is not None:
                 response.close()
-            silent = response is None and timer.expired() and timer.when() != end
+            silent = response is None and timer.expired() and timer.when() != call.end
             raise call.translate(
                 aiohttp.SocketTimeoutError() if silent else error, began=response is not None
             ) from None
@@ -122,7 +122,7 @@ class Transport:
 
         Raises: the library's errors.
         """
-        timeouts, end = self._upstream.timeouts, timer.when()
+        timeouts = self._upstream.timeouts
         first = timeouts.first_byte or (timeouts.idle if call.stream else None)
         timeout = aiohttp.ClientTimeout(call.limit if call.stream else None, timeouts.connect, first)
         headers = {"x-siafu-attempt": str(call.attempt), **self._auth, **trace_headers()}
@@ -133,7 +133,7 @@ class Transport:
             if timeouts.first_byte:
                 # the library's own limit begins anew with each byte of a head, and with each 1xx before it
                 head = asyncio.get_running_loop().time() + timeouts.connect + timeouts.first_byte
-                timer.reschedule(head if end is None else min(head, end))
+                timer.reschedule(head if call.end is None else min(head, call.end))
             try:
                 return await session.post(
                     self._url,
@@ -164,7 +164,7 @@ class Transport:
         session = held[0] if held is not None else await self._new_session()
         limits = msgspec.structs.replace(self._upstream.timeouts, total=_LIST_SECONDS)
         upstream = msgspec.structs.replace(self._upstream, timeouts=limits)
-        call = _Call(upstream, self._clock.now(), limit=limits.total, stream=False)
+        call = _Call(upstream=upstream, began=self._clock.now(), limit=limits.total)
         url = upstream.url("/models")
         timeout = aiohttp.ClientTimeout(total=limits.total, connect=limits.connect)
         try:
@@ -366,29 +366,19 @@ class StreamReply:
             callback(self._end)
 
 
-class _Call:
+class _Call(msgspec.Struct, eq=False, kw_only=True):
     """What is known of a request while its answer is on the way. `limit`: seconds for all of it; less than the total
-    limit of the upstream when the deadline comes before.
+    limit of the upstream when the deadline comes before. `end`: when they are over, by the event loop's clock; None for
+    a stream, which goes on when it is handed over, so the library times it, read by read.
     """
 
-    __slots__ = ("attempt", "began", "keep_raw", "limit", "stream", "upstream")
-
-    def __init__(
-        self,
-        upstream: Upstream,
-        began: float,
-        *,
-        limit: float,
-        stream: bool,
-        keep_raw: bool = False,
-        attempt: int = 1,
-    ) -> None:
-        self.upstream = upstream
-        self.began = began
-        self.limit = limit
-        self.stream = stream
-        self.keep_raw = keep_raw
-        self.attempt = attempt
+    upstream: Upstream
+    began: float
+    limit: float
+    end: float | None = None
+    stream: bool = False
+    keep_raw: bool = False
+    attempt: int = 1
 
     def translate(self, error: BaseException, *, began: bool) -> ModelError | DeadlineReached:
         """Our error for one of the HTTP library's. `began`: the answer had begun."""
@@ -451,7 +441,8 @@ async def _keep(session: aiohttp.ClientSession) -> AsyncGenerator[None]:
 
 async def _read(response: aiohttp.ClientResponse, limit: int, *, cut: bool) -> bytes:
     """The (decompressed) body. More than `limit` bytes: the beginning if `cut`, else MalformedReply."""
-    content, pieces, size = response.content, list[bytes](), 0
+    content, size = response.content, 0
+    pieces: list[bytes] = []
     while not content.at_eof():
         pieces.append(chunk := await content.readany())
         size += len(chunk)

@@ -56,7 +56,8 @@ def _cache(tables: list[dict[str, Any]]) -> tuple[int, int, bool]:
     """Tokens read from the cache and written to it, and whether the tables contradict each other or hold what is no
     count. (Some upstreams fill a standard field with 0 beside one of their own.)
     """
-    read, written = set[int](), set[int]()
+    read: set[int] = set()
+    written: set[int] = set()
     for table in tables:
         for name in _CACHE.intersection(table):
             if value := table[name]:
