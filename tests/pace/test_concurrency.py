@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from statistics import median
 from typing import Any
 
 import pytest
@@ -95,6 +96,28 @@ def test_vegas_grows_again_after_everything_became_slower() -> None:
         seen.append(policy.limit)
     assert now > 2 * RELEARN
     assert min(seen[400:]) < 16 < policy.limit, "the control: it took them to wait at first"
+
+
+@pytest.mark.parametrize(
+    ("slots", "lengths", "settles"),
+    [
+        (100, (20, 40, 60), (32, 32)),
+        (6, (20, 40, 60), (6, 8)),
+        (100, (40, 40, 40), (1, 6)),  # the control: nothing tells slower work from waiting
+    ],
+)
+def test_of_answers_in_one_piece_slower_work_is_not_taken_for_waiting(
+    slots: int, lengths: tuple[int, ...], settles: tuple[int, int]
+) -> None:
+    """All calls that have a slot share one processor; the others wait, the longer the more they are."""
+    policy, seen = Vegas(32), list[int]()
+    for n in range(800):
+        busy, tokens = min(policy.limit, slots), lengths[n % len(lengths)]
+        seconds = 0.2 + 0.01 * busy * tokens + 0.4 * (policy.limit - busy)
+        now = 30.0 * n
+        policy.ended(Sample(sent_at=now - seconds, now=now, in_flight=policy.limit, tokens=tokens))
+        seen.append(policy.limit)
+    assert settles[0] <= median(seen[400:]) <= settles[1], seen[::20]
 
 
 def test_the_sliding_window_has_the_figures_of_its_sources() -> None:

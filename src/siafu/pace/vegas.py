@@ -2,11 +2,13 @@
 
 It is Little's law: of L calls at once, L * waited / seconds wait, where each of them waits so long of its seconds. The
 limit grows while fewer than `alpha` wait and shrinks while more than twice as many do. How long a call waits shows in
-its latency, less what it was when nobody waited:
+the time until it speaks, less what that was when nobody waited. A model server with slots works slower, the more of
+them are busy, which is a small part of a call before its first token; but calls without a slot wait all of their time
+there. The time until a call speaks is
 
-- of a stream, in the time to its first token. A model server with slots works slower, the more of them are busy, which
-  is a small part of a call before its first token; but calls without a slot wait all of their time there.
-- of an answer in one piece, in its seconds per token, where waiting and slower work look alike.
+- of a stream, that to its first token;
+- of answers in one piece, where the line of least squares through tokens and seconds begins. Slower work makes that
+  line steeper, waiting lifts it. Where all answers are as long, nothing tells these apart, and all of the time counts.
 
 Refusals and timeouts are another signal, and never enter a latency, as a refusal that is quick looks like a low one.
 The latency without waiting is learned at half the limit, at first and then now and then, so that it may also rise:
@@ -16,64 +18,79 @@ models and prompts change.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
+from statistics import fmean
 
 from siafu.pace.concurrency import Learned, Sample
 
-ENOUGH = 10  # calls of a window; thinner ones go on until they have them
 LEAST, PART = 0.5, 0.1  # calls that may wait, and the part of the limit: below it, latency is taken for noise
-STREAM, WHOLE = 1.0, 2.0  # times these; an answer in one piece tells less
+SPREAD = 0.02  # at such a variance of lengths, in squares of their mean, half of the slope is believed
 RELEARN, WINDOWS = 60.0, 8  # seconds and windows between two looks at the upstream at half the limit
 SHRINK = 0.35  # the most that one window takes off
 
+Call = tuple[float, float]  # its seconds to the first token, or the tokens of an answer in one piece; its seconds
+
+
+def _first_token(calls: Sequence[Call]) -> float:
+    """Mean seconds until a stream speaks."""
+    return fmean(first for first, _ in calls)
+
+
+def _intercept(calls: Sequence[Call]) -> float:
+    """The same of answers in one piece, by a ridge regression (Hoerl and Kennard, 1970): the less their lengths differ,
+    the less of the slope is believed.
+    """
+    tokens, seconds = fmean(tokens for tokens, _ in calls), fmean(seconds for _, seconds in calls)
+    varied = sum((each - tokens) ** 2 for each, _ in calls) + SPREAD * len(calls) * tokens**2
+    together = sum((each - tokens) * (took - seconds) for each, took in calls)
+    return min(max(0.0, seconds - tokens * together / varied), seconds)
+
 
 class _Window:
-    """Calls of one kind since the limit last moved. `base`: their latency when nobody waits. `slack`: as many times the
-    usual number may seem to wait.
+    """Calls of one kind since the limit last moved, judged once they are `enough`. `slack`: as many times the usual
+    number may seem to wait. `base`: their latency when nobody waits. `fall`: the part of the way that `base` goes to a
+    lower one, which may be chance.
     """
 
-    def __init__(self, slack: float) -> None:
-        self.slack = slack
+    def __init__(self, latency: Callable[[Sequence[Call]], float], *, enough: int, slack: float, fall: float) -> None:
+        self.latency, self.enough, self.slack, self.fall = latency, enough, slack, fall
         self.base: float | None = None
-        self.clear()
-
-    def clear(self) -> None:
-        self.calls, self.latency, self.seconds, self.units = 0, 0.0, 0.0, 0
+        self.calls: list[Call] = []
 
 
 class Vegas(Learned):
     def __init__(self, most: int) -> None:
         super().__init__(most)
-        self._streams, self._whole = _Window(STREAM), _Window(WHOLE)
+        self._streams = _Window(_first_token, enough=10, slack=1.0, fall=1.0)
+        self._whole = _Window(_intercept, enough=20, slack=1.5, fall=0.25)  # they tell less
         self._since = -math.inf  # when the limit last moved; calls that left before tell nothing of it
         self._learned_at, self._judged = 0.0, 0
         self._former: float | None = self._aim  # the limit to go back to after a look at half of it
         self._aim = max(1.0, self._aim / 2)
 
     def _answered(self, sample: Sample) -> None:
-        seconds = sample.now - sample.sent_at
         if sample.first_token is not None:
-            window, latency, units = self._streams, sample.first_token, 1
+            window, known = self._streams, sample.first_token
+        elif sample.tokens:
+            window, known = self._whole, float(sample.tokens)
         else:
-            window, latency, units = self._whole, seconds, sample.tokens or 0
-        if not units or sample.sent_at < self._since:
             return
-        window.calls += 1
-        window.latency += latency
-        window.seconds += seconds
-        window.units += units
-        if window.calls >= ENOUGH:
-            self._judge(window, window.latency / window.units, window.seconds / window.units, sample)
+        if sample.sent_at < self._since:
+            return
+        window.calls.append((known, sample.now - sample.sent_at))
+        if len(window.calls) >= window.enough:
+            self._judge(window, sample)
 
-    def _judge(self, window: _Window, latency: float, seconds: float, sample: Sample) -> None:
-        """`latency`, and whole `seconds`, of a unit: a stream, or a token of an answer in one piece."""
-        window.clear()
+    def _judge(self, window: _Window, sample: Sample) -> None:
+        latency, seconds = window.latency(window.calls), fmean(seconds for _, seconds in window.calls)
+        window.calls.clear()
         if window.base is None or self._former is not None:
             window.base, self._learned_at, self._judged = latency, sample.now, 0
             self._move(self._former or self._aim, sample.now)
             self._former = None
             return
         self._judged += 1
-        window.base = min(window.base, latency)
+        window.base += window.fall * min(0.0, latency - window.base)
         waiting = self._aim * (latency - window.base) / seconds if seconds > 0 else 0.0
         alpha = window.slack * max(LEAST, PART * self._aim)
         step = max(1.0, math.log10(self._aim))
@@ -91,5 +108,5 @@ class Vegas(Learned):
     def _move(self, aim: float, now: float) -> None:
         super()._move(aim, now)
         self._since = now
-        self._streams.clear()
-        self._whole.clear()
+        self._streams.calls.clear()
+        self._whole.calls.clear()
