@@ -151,8 +151,8 @@ class Supervisor:
         return _Life(code=code, output=output, why=f"(pid {process.pid}) {why}", hung=was_still > 0)
 
     async def _end_if_still(self, process: asyncio.subprocess.Process, pulse: int, stops: Stops) -> float:
-        """Kill a process once it hangs, unless it is being stopped, which has times of its own; the seconds for which it
-        has not moved then, else 0.
+        """Kill a process once it hangs, unless it is being stopped, which has times of its own. Returns the seconds for
+        which it had not moved, 0 when it was not killed.
         """
         seconds = await stands_still(pulse, self._patience.start, self._patience.still, self._clock)
         if not seconds or stops.asked.is_set():
