@@ -87,8 +87,8 @@ class Writer:
         await self._submit(statement, row)
 
     async def write_long(self, statement: str) -> None:
-        """Run one statement that takes longer than an event loop may stand still. As `write`, but in the thread; what is
-        queued meanwhile waits for it.
+        """Run one statement for which an event loop may not stand still. As `write`, but in the thread; what is queued
+        meanwhile waits for it.
         """
         self._long += 1
         try:
