@@ -208,17 +208,18 @@ class World:
 
     def bury(self) -> None:
         """End all that is left, unseen."""
-        self.disk.closed = True
+        self.disk.closed = self.closing = True
         self.machine.stepped = lambda _: None
         for connection in self.connections:
             connection.close()
-        self.machine.processes += self.machine.dead
         for _ in range(100):
             self.machine.over = False
+            self.machine.processes += self.machine.dead  # those too that have died since: some of their tasks are left
+            self.machine.dead.clear()
             for process in self.machine.processes:
                 process.bury()
             self.machine.run(self.machine.now + 10.0)
-            if not any(process.tasks for process in self.machine.processes):
+            if not any(process.tasks for process in (*self.machine.processes, *self.machine.dead)):
                 break
 
     def _number(self, what: str) -> int:

@@ -48,6 +48,9 @@ class MiniJob:
     def refusal(self, error: LineError) -> Any:
         return {"id": None, "status": "error", "text": error.message}
 
+    def claims(self, value: Any) -> str | None:
+        return None
+
     def read_back(self, line: bytes) -> Written | None:
         try:
             found = json.loads(line)

@@ -9,11 +9,13 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from filerun.mini import Desk, MiniJob, Notes, ids, lines
 from siafu.apps.filerun.check import Bits, checked, tasks
+from siafu.apps.filerun.job import Task, Written
 from siafu.apps.filerun.place import opened, place, run_name
 from siafu.apps.filerun.prepare import FileOptions, Ready, ready
 from siafu.apps.filerun.run import nothing_left
@@ -86,6 +88,35 @@ def test_f47_a_record_bears_no_id_that_is_another_lines() -> None:
         ("input", {"id": 5}),
     ]
     found.index.close()
+
+
+class Claims(MiniJob):
+    """A line without a text cannot be used; its record bears the id that it has."""
+
+    def parse(self, value: Any) -> Task:
+        if "text" not in value:
+            raise InputError("it has no text")
+        return super().parse(value)
+
+    def claims(self, value: Any) -> str | None:
+        return None if value is None else value["id"]
+
+    def refusal(self, error: LineError) -> Any:
+        return {"id": self.claims(error.value), "status": "error", "text": error.message, "line": error.line}
+
+    def read_back(self, line: bytes) -> Written | None:
+        return Written(None, False) if "line" in json.loads(line) else super().read_back(line)
+
+
+def test_f47_a_bad_line_bears_no_id_of_a_good_one_nor_of_another_bad_one(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, b'{"id":"a"}\n{"id":"b"}\n' + lines("a", "c") + b'{"id":"b"}\n')
+    desk.job = Claims()
+    for _ in range(2):  # the second rewrites what bad lines became
+        assert (desk.run().finished, *desk.written()[0]) == (2, "a", "c")
+        assert desk.written()[1] == ["b", "line 1: it has no text", "line 5: it has no text"]
+    desk.source.write_bytes(b'{"id":"a"}\n' + lines("c"))  # what has a record from when its line was good
+    assert desk.run().finished == 1
+    assert desk.written() == (["a", "c"], ["line 1: it has no text"])
 
 
 @pytest.mark.parametrize("data", [b"", b"\n \n", b"\xef\xbb\xbf"])

@@ -18,7 +18,7 @@ DOORS: dict[str, tuple[str, ...]] = {
     "genai_prices": ("gateway/pricing.py",),
     "jsonschema": ("tools/schema.py",),
     "jwt": ("border/identity.py", "bench/demo/glue.py"),
-    "pydantic": ("config/", "apps/support/shop/"),
+    "pydantic": ("config/", "apps/support/shop/", "tools/mcp_connection.py"),
     "pydantic_core": ("config/schema.py",),
     "typer": ("cli/",),
     "opentelemetry": ("observe/tracing.py",),

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -142,3 +143,30 @@ async def test_racing_holders_never_hold_more_than_there_is(holder: Opener) -> N
             spent += loan.amount
 
     assert 1000 - 17 < sum(await asyncio.gather(*map(work, holders))) <= 1000
+
+
+async def test_budgets_of_days_long_past_are_forgotten_some_at_a_time(
+    holder: Opener, sql_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(budgets, "FORGOTTEN", 2)
+    one = holder("one")
+    days = [datetime.fromtimestamp(NOW - ago * 86_400, UTC).date().isoformat() for ago in (30, 20, 10, 9, 1, 0)]
+    for name in ("client k", *(f"day {day} client k" for day in days)):
+        await one.sync(Budget(name=name, limit=9, since=0, until=NOW), spent=1, held=0, need=1, want=1)
+    database = Database(sql_url, MIGRATIONS, what="the budgets' database", schema=SCHEMA)
+    old = f"day {days[0]} client k", f"day {days[1]} client k", f"day {days[2]} client k"
+    change = "UPDATE budget_slice SET lease_until = 0 WHERE budget <> :used"  # the fourth day is in use
+    await database.run(lambda tx: tx.change(change, used=f"day {days[3]} client k"))
+
+    async def left() -> set[str]:
+        rows = await database.run(lambda tx: tx.rows("SELECT name FROM budget"))
+        slices = await database.run(lambda tx: tx.rows("SELECT budget FROM budget_slice"))
+        assert {row["name"] for row in rows} == {row["budget"] for row in slices}
+        return {row["name"] for row in rows}
+
+    every = await left()
+    await one.sync(Budget(name="a", limit=9, since=0, until=NOW), spent=0, held=0, need=0, want=0)
+    assert await left() == every - {*old[:2]} | {"a"}
+    await one.sync(Budget(name="b", limit=9, since=0, until=NOW), spent=0, held=0, need=0, want=0)
+    assert await left() == every - {*old} | {"a", "b"}
+    await database.aclose()

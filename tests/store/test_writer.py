@@ -218,6 +218,18 @@ async def test_a_cancelled_caller_disturbs_nobody(tmp_path: Path) -> None:
     assert numbers(tmp_path / "w.db") == [0, 1, 2, 4, 5]
 
 
+async def test_what_takes_long_is_run_by_the_thread_whoever_else_writes(tmp_path: Path) -> None:
+    db = open_file(tmp_path / "w.db")
+    db.execute("CREATE TABLE number (n INTEGER) STRICT")
+    db.create_function("thread", 0, threading.get_ident)
+    writer, mine = Writer(db, "test.db"), "INSERT INTO number VALUES (thread())"
+    await writer.write(mine, ())  # the thread's, as the first
+    await asyncio.gather(writer.write(mine, ()), writer.write_long(mine), writer.write(INSERT, (0,)))
+    first, second, long = await writer.call(lambda db: [n for (n,) in db.execute("SELECT n FROM number WHERE n")])
+    await asyncio.to_thread(writer.close)
+    assert first == second == long != threading.get_ident()
+
+
 async def test_close_commits_what_is_queued_and_ends_the_thread(tmp_path: Path) -> None:
     writer = make(tmp_path / "w.db")
     hold, began, go = stopper()

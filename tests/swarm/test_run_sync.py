@@ -112,3 +112,69 @@ def test_ctrl_c_cancels_and_waits(where: str) -> None:
     assert out == "cleaned up\n"
     assert err.rstrip().endswith("KeyboardInterrupt")
     assert "Warning" not in err
+
+
+STUBBORN = """
+import asyncio, logging, sys, threading
+import siafu.swarm.sync
+from swarm.nest import start
+
+logging.basicConfig()
+siafu.swarm.sync.GRACE = float(sys.argv[2])
+
+async def work(item, ctx):
+    print("begun", flush=True)
+    while True:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            print("swallowed", flush=True)
+
+async def main():
+    seconds = float(sys.argv[3])
+    options = {"item_timeout": seconds} if seconds else {}
+    return [r.error.code async for r in start(work, ["kim"], key=str, grace=0.05, **options)]
+
+async def notebook():
+    return siafu.swarm.sync.run_sync(main)
+
+print(asyncio.run(notebook()) if sys.argv[1] == "notebook" else siafu.swarm.sync.run_sync(main))
+"""
+
+
+def stubborn(where: str, grace: float, item_timeout: float) -> subprocess.Popen[str]:
+    """A script whose work never ends by being cancelled. grace: of run_sync."""
+    return subprocess.Popen(
+        [sys.executable, "-c", STUBBORN, where, str(grace), str(item_timeout)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+
+
+@pytest.mark.parametrize("where", ["script", "notebook"])
+def test_work_that_swallows_being_cancelled_does_not_keep_run_sync(where: str) -> None:
+    with stubborn(where, 0.05, 0.05) as process:
+        try:
+            out, err = process.communicate(timeout=30)
+        finally:
+            process.kill()
+    assert (process.returncode, out.splitlines()[-1]) == (0, "['deadline_reached']")
+    assert "the work on item kim does not end although it was cancelled" in err
+    assert "siafu: work on kim does not end when it is cancelled, and is left" in err
+
+
+@pytest.mark.parametrize("where", ["script", "notebook"])
+def test_a_second_ctrl_c_does_not_wait_for_work_that_swallows_the_first(where: str) -> None:
+    with stubborn(where, 600, 0) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "begun\n"
+            os.kill(process.pid, signal.SIGINT)
+            assert process.stdout.readline() == "swallowed\n"
+            os.kill(process.pid, signal.SIGINT)
+            _, err = process.communicate(timeout=20)
+        finally:
+            process.kill()
+    assert "KeyboardInterrupt" in err

@@ -22,7 +22,7 @@ from siafu.queue.supervisor import Ended, Patience, Supervisor, worst
 
 SECONDS = 20.0  # the longest that anything here may take
 SLEEPS = "while true; do sleep 0.05; done"
-STILL = 1.0  # seconds until a process that has begun to beat hangs; others never do
+STILL = 1.0  # seconds until a process that has begun to beat hangs
 PULSE = "pulse=/proc/self/fd/$(echo $1 | grep -o '\"pulse\":[0-9]*' | cut -d: -f2)"
 
 
@@ -31,9 +31,11 @@ class Site:
         monkeypatch.setattr(module, "FIRST", 0.05)
         self.folder, self.said, self.stops = folder, list[str](), Stops(asyncio.Event(), asyncio.Event())
 
-    async def run(self, script: str, number: int = 1, *, seconds: float = SECONDS) -> list[Ended]:
+    async def run(
+        self, script: str, number: int = 1, *, seconds: float = SECONDS, start: float = SECONDS
+    ) -> list[Ended]:
         words = ["/bin/sh", "-c", f"echo $$ >> pids; {script}"]
-        patience = Patience(closing=seconds, still=STILL)
+        patience = Patience(closing=seconds, start=start, still=STILL)
         supervisor = Supervisor(
             words, {"WHERE": "여기"}, patience, self.said.append, clock=SystemClock(), rng=Random(1)
         )  # fmt: skip
@@ -89,6 +91,12 @@ async def test_what_hangs_is_killed_and_started_again(site: Site) -> None:
     assert [rows for family in kept.families() for rows in family.rows] == [(("died",), 1.0), (("hung",), 1.0)]
 
 
+async def test_what_hangs_before_it_has_begun_is_killed_and_started_again(site: Site) -> None:
+    (ended,) = await site.run("case $(wc -l < pids) in 1) kill -STOP $$;; *) exit 0;; esac", start=0.5)
+    assert (ended.code, ended.deaths) == (0, 1)
+    assert "did not move for 0.5 s and was killed" in site.said[0]
+
+
 class Suspended(VirtualClock):
     """The whole machine is suspended for an hour at each look; a beat comes in before each third of the first 30."""
 
@@ -106,10 +114,10 @@ class Suspended(VirtualClock):
 async def test_while_the_parent_stands_still_itself_nobody_hangs() -> None:
     ours, theirs = os.pipe()
     clock = Suspended(theirs)
-    assert await stands_still(ours, 8.0, clock)
+    assert await stands_still(ours, 5.0, 8.0, clock) == 8.0
     assert clock.looks == 30 + 8
     os.close(theirs)
-    assert not await stands_still(ours, 8.0, clock)  # it ends, and does not hang
+    assert not await stands_still(ours, 5.0, 8.0, clock)  # it ends, and does not hang
     os.close(ours)
 
 

@@ -75,7 +75,20 @@ async def test_f23_calls_that_run_on_the_old_session_may_end_there(http: RawHttp
         await running
 
 
-LOST = ["close", "half", "status 500", "status 502", "sse cut", "sse odd", "html", "accepted", "odd", "huge"]
+LOST = [
+    "close",
+    "half",
+    "status 500",
+    "status 502",
+    "sse cut",
+    "sse odd",
+    "html",
+    "accepted",
+    "odd",
+    "huge",
+    "null",
+    "deep",
+]
 
 
 @pytest.mark.parametrize("how", LOST)
@@ -87,6 +100,19 @@ async def test_f29_a_lost_answer_to_a_write_is_never_asked_for_again(http: RawHt
     assert http.commits == 1
     assert (await tools.call("write", {}, CONTEXT)).text == "write 완료"
     assert http.made == 1  # the session goes on
+
+
+async def test_the_old_protocol_ends_a_call_at_once_that_gets_no_answer_to_be_read(http: RawHttp) -> None:
+    tools = McpTools(McpServer(name="old", url=http.url.replace("/mcp", "/sse"), sse=True, timeout=20.0))
+    assert (await tools.call("write", {}, CONTEXT)).text == "write 완료"
+    for how, why in (("null", "breaks the protocol"), ("deep", "breaks the protocol"), ("status 500", "HTTP 500")):
+        http.behave["write"] = [how]
+        with at_once(), pytest.raises(OutcomeUnknown, match=why):
+            await tools.call("write", {}, CONTEXT)
+    assert http.made == 1
+    assert (await tools.call("write", {}, CONTEXT)).text == "write 완료"
+    assert http.made == 2  # the SDK sends nothing more after a POST that failed
+    await tools.aclose()
 
 
 @pytest.mark.parametrize("how", ["close", "half", "status 503", "sse cut"])

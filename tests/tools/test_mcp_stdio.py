@@ -340,6 +340,22 @@ async def test_an_answer_that_breaks_the_protocol(raw: Make) -> None:
     assert (await server.call("echo")).text == "{}"
 
 
+async def test_an_answer_that_cannot_be_read_ends_its_call_at_once(raw: Make) -> None:
+    server = raw()
+    others = asyncio.gather(*(server.call("echo", n=n) for n in range(3)))
+    for name in ("null", "deep", "deep_first", "half"):
+        with at_once(), pytest.raises(OutcomeUnknown, match=r"gave no answer: what it sent breaks the protocol: \{"):
+            await server.call(name)
+    assert len(await others) == 3
+    assert len(server.pids()) == 1  # the connection goes on
+
+
+async def test_what_is_no_message_is_told_when_the_call_has_timed_out(raw: Make) -> None:
+    server = raw(timeout=1.0)
+    with pytest.raises(ToolTimeout, match="did not answer within 1 s; it has also sent what is no message: 완료"):
+        await server.call("no_json")
+
+
 async def test_unknown_names_are_denied_without_asking(raw: Make) -> None:
     server = raw()
     with pytest.raises(ToolDenied, match="MCP server raw has no tool 'Echo'"):

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 _PARENTS = ("processes", "json", "parent_pid", "kept")  # options that are the parent's own
 STILL_LEASES, STILL_SECONDS = 2.0, 5.0  # without a beat, the longer of both, after which a process hangs
+START_SECONDS = 300.0  # until the first beat: many that start at once on few cores may take minutes
 CLOSING = 9.5  # seconds beyond the grace: for what is handed back to be written, and everything to be closed
 _log = logging.getLogger("siafu")
 Shop = typer.Option(
@@ -60,8 +61,8 @@ renewed while the work goes on; if the worker dies, another one takes the
 task over and goes on from its journal. SIGTERM and Ctrl-C let running tasks
 end for --grace seconds and hand the others back; a second one hands back at
 once. With --processes the slots are those of each; one that dies, or does not
-move for two leases (5 s at least), is started again, and without Redis each
-takes its part of the key's limits.
+move for two leases (5 s at least; 5 min at its start), is started again, and
+without Redis each takes its part of the key's limits.
 Exit code: 0 stopped or nothing left, 1 work under way was cut off in a
 hurry, 2 wrong use or key, 3 budget reached or no credit left.
 """
@@ -135,7 +136,8 @@ def _patience(grace: float, lease: float) -> Patience:
     """How long worker processes may take for what, in seconds."""
     from siafu.queue.supervisor import Patience
 
-    return Patience(closing=grace + CLOSING, still=max(STILL_LEASES * lease, STILL_SECONDS))
+    still = max(STILL_LEASES * lease, STILL_SECONDS)
+    return Patience(closing=grace + CLOSING, start=max(START_SECONDS, still), still=still)
 
 
 def _check_ports(metrics: str | None, processes: int) -> None:

@@ -54,21 +54,21 @@ async def _beat(pulse: int, clock: Clock) -> None:
         await clock.sleep(BEAT)
 
 
-async def stands_still(pulse: int, seconds: float, clock: Clock) -> bool:
-    """Look for beats from the first one on: True once there was none for `seconds`, False when there will be none, as
-    the process ends. While this process stands still itself, no time passes for the other.
+async def stands_still(pulse: int, start: float, seconds: float, clock: Clock) -> float:
+    """Look for beats: once there was none for `start` seconds, and after the first one for `seconds`, these; 0 when
+    there will be none, as the process ends. While this process stands still itself, no time passes for the other.
     """
     os.set_blocking(pulse, False)
     tick = min(TICK, seconds / 4)
-    begun, still = False, 0.0
-    while still < seconds:
+    limit, still = start, 0.0
+    while still < limit:
         await clock.sleep(tick)
         try:
             beats = os.read(pulse, 65_536)
         except BlockingIOError:
-            still += tick if begun else 0.0
+            still += tick
             continue
         if not beats:
-            return False
-        begun, still = True, 0.0
-    return True
+            return 0.0
+        limit, still = seconds, 0.0
+    return limit

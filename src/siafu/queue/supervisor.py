@@ -38,11 +38,12 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Patience(msgspec.Struct, frozen=True, kw_only=True):
-    """closing: seconds for all to end once they are asked to; who does not is killed. still: seconds without a beat
-    after which one hangs, and is killed.
+    """closing: seconds for all to end once they are asked to; who does not is killed. start: seconds until the first
+    beat of one, still: without one from then on; after these it hangs, and is killed.
     """
 
     closing: float
+    start: float
     still: float
 
 
@@ -140,21 +141,24 @@ class Supervisor:
             raise
         finally:
             self._running.discard(process)
-            was_still = watching.done() and watching.result()
+            was_still = watching.result() if watching.done() else 0.0
             watching.cancel()
             os.close(pulse)
         code = process.returncode or 0
         if stops.asked.is_set() and code in (-signal.SIGTERM, -signal.SIGINT):
             code = 0  # it did not listen to signals yet, so it held nothing
-        why = f"did not move for {self._patience.still:g} s and was killed" if was_still else _why(code)
-        return _Life(code=code, output=output, why=f"(pid {process.pid}) {why}", hung=was_still)
+        why = f"did not move for {was_still:g} s and was killed" if was_still else _why(code)
+        return _Life(code=code, output=output, why=f"(pid {process.pid}) {why}", hung=was_still > 0)
 
-    async def _end_if_still(self, process: asyncio.subprocess.Process, pulse: int, stops: Stops) -> bool:
-        """Kill a process once it hangs, unless it is being stopped, which has times of its own; True if so."""
-        if await stands_still(pulse, self._patience.still, self._clock) and not stops.asked.is_set():
-            self._send(signal.SIGKILL, process)
-            return True
-        return False
+    async def _end_if_still(self, process: asyncio.subprocess.Process, pulse: int, stops: Stops) -> float:
+        """Kill a process once it hangs, unless it is being stopped, which has times of its own. Returns the seconds for
+        which it had not moved, 0 when it was not killed.
+        """
+        seconds = await stands_still(pulse, self._patience.start, self._patience.still, self._clock)
+        if not seconds or stops.asked.is_set():
+            return 0.0
+        self._send(signal.SIGKILL, process)
+        return seconds
 
     async def _pass_on(self, stops: Stops) -> None:
         await stops.asked.wait()

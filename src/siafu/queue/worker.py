@@ -136,9 +136,8 @@ class _Held:
 
 
 class Worker:
-    """One worker. name: nobody else's, ever. handlers: by kind of task. bell: rung when the store may hold news. slots:
-    tasks it takes at most, may be changed while it runs. draining: it takes no more. beside: runs with it, and is
-    cancelled when its work is over.
+    """One worker. name: nobody else's, ever. handlers: by kind of task. bell: rung when the store may hold news.
+    draining: it takes no more. beside: runs with it, and is cancelled when its work is over.
     """
 
     def __init__(
@@ -153,7 +152,7 @@ class Worker:
     ) -> None:
         self.name = name
         self.kinds = tuple(handlers)
-        self.slots = options.slots
+        self._slots = options.slots
         self.draining = False
         self._store = store
         self._handlers = dict(handlers)
@@ -166,6 +165,17 @@ class Worker:
         self._news = asyncio.Event()
         self._reachable = True
         self.tally = Tally()
+
+    @property
+    def slots(self) -> int:
+        """Tasks it takes at most. May be changed while it runs; more are filled at once."""
+        return self._slots
+
+    @slots.setter
+    def slots(self, number: int) -> None:
+        if number > self._slots:
+            self._news.set()
+        self._slots = number
 
     @property
     def busy(self) -> int:

@@ -46,6 +46,7 @@ class Budgets:
 
     async def _open(self, key: ClientKey, day: float) -> None:
         terms, name, accounts = key.terms, _name(key.id, day), self._accounts
+        # Of several servers' ledgers one at most knows of the key from before: keys with a `keys.db` are one server's.
         spent = before, today = await self._spent(key.id, day)
         if accounts.lend is not None:
             budgets = client_budgets(day, key.id, day=terms.day_pico, total=terms.total_pico, spent=spent)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
@@ -22,7 +23,8 @@ from siafu.store.database import Database, Transaction
 from siafu.store.schema import open_reader
 
 LEASE_SECONDS = 15.0
-KEPT_SECONDS = 7 * 86_400.0  # a row of a holder that is gone
+KEPT_SECONDS = 7 * 86_400.0  # a budget of a day, beyond its end and beyond the last lease of it
+FORGOTTEN = 100  # budgets at once
 
 SCHEMA = "budgets"
 MIGRATIONS = (
@@ -105,14 +107,11 @@ class Budgets:
     ) -> tuple[Loan, list[_Expired]]:
         name, holder = budget.name, self._holder
         if not transaction.change("UPDATE budget SET spent = spent WHERE name = :name", name=name):  # locks its row
+            _forget(transaction)
             transaction.change(
                 "INSERT INTO budget (name, spent) VALUES (:name, :opening) ON CONFLICT (name) DO NOTHING",
                 name=name, opening=budget.opening,
             )  # fmt: skip
-            transaction.change(
-                "DELETE FROM budget_slice WHERE amount = 0 AND lease_until < {now} - :kept AND budget LIKE 'day %'",
-                kept=KEPT_SECONDS,
-            )
             transaction.change("UPDATE budget SET spent = spent WHERE name = :name", name=name)
         mine = transaction.row(
             "SELECT told FROM budget_slice WHERE budget = :name AND holder = :holder", name=name, holder=holder
@@ -160,6 +159,21 @@ class Budgets:
                 )  # fmt: skip
 
         return work
+
+
+def _forget(transaction: Transaction) -> None:
+    """Remove budgets of days long past, a part of them if they are many. Nobody asks for them any more."""
+    (clock,) = transaction.rows("SELECT {now} AS now")
+    before = datetime.fromtimestamp(clock["now"] - KEPT_SECONDS, UTC).date()
+    past = transaction.rows(
+        "SELECT name FROM budget WHERE name >= 'day ' AND name < :before AND NOT EXISTS"
+        " (SELECT 1 FROM budget_slice WHERE budget = name AND lease_until >= {now} - :kept) ORDER BY name LIMIT :most",
+        before=f"day {before.isoformat()}", kept=KEPT_SECONDS, most=FORGOTTEN,
+    )  # fmt: skip
+    if past:
+        names = [row["name"] for row in past]
+        transaction.change("DELETE FROM budget_slice WHERE budget IN :names", names=names)
+        transaction.change("DELETE FROM budget WHERE name IN :names", names=names)
 
 
 def spent_of(database: Database, names: Sequence[str]) -> Mapping[str, int]:

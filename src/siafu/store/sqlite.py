@@ -109,7 +109,7 @@ class SqliteStore:
     async def index_tasks(self) -> None:
         """Have journal and ledger indexed by task, also in a first session. Raises: StoreError."""
         if self._indexed is not self.writer:
-            await asyncio.gather(*(self.writer.write(index, ()) for index in LOOKUPS))
+            await asyncio.gather(*map(self.writer.write_long, LOOKUPS))  # seconds, for millions of rows
             self._indexed = self.writer
 
     async def read(self, query: Callable[[sqlite3.Connection], Result]) -> Result:

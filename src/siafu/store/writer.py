@@ -66,6 +66,7 @@ class Writer:
         self._slow = 0  # transactions running that took a loop too long
         self._spell = _SPELL
         self._left = 1  # transactions that the thread makes before a loop may; the first opens a run, which takes long
+        self._long = 0  # statements that no loop may run
         self._closing = False
         self._dead = ""
         self._untold = ""  # the first failure of a posted line, for `close`
@@ -84,6 +85,16 @@ class Writer:
         Raises: StoreError. When cancelled, the row may or may not be written.
         """
         await self._submit(statement, row)
+
+    async def write_long(self, statement: str) -> None:
+        """Run one statement for which an event loop may not stand still. As `write`, but in the thread; what is queued
+        meanwhile waits for it.
+        """
+        self._long += 1
+        try:
+            await self._submit(statement, ())
+        finally:
+            self._long -= 1
 
     async def call(self, operation: Callable[[sqlite3.Connection], Result]) -> Result:
         """Run `operation` on the connection, at once or in a thread; returns its value when its writes are durable.
@@ -137,7 +148,7 @@ class Writer:
         if self._dead or self._closing:
             raise StoreError(self._dead or f"{self._where} is closed")
         self._queue.append(item)
-        if self._asked is None and loop is not None and not self._left:
+        if self._asked is None and loop is not None and not (self._left or self._long):
             self._asked = loop
             loop.call_soon(self._write_on_loop)
         elif self._asked not in (self._thread, loop) or loop is None:
@@ -148,7 +159,7 @@ class Writer:
         self._work.notify()
 
     def _write_on_loop(self) -> None:
-        if self._left or not self._using.acquire(blocking=False):
+        if self._left or self._long or not self._using.acquire(blocking=False):
             with self._work:
                 if self._queue:
                     self._ask_thread()

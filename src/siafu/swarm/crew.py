@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,6 +14,7 @@ from siafu.agents.replay import Replay, failed
 from siafu.agents.task import Surroundings, TaskContext
 from siafu.border.canonical import dumps
 from siafu.border.money import MOST
+from siafu.border.text import preview
 from siafu.errors import (
     ApprovalPending,
     BudgetReached,
@@ -31,6 +33,8 @@ from siafu.swarm.intake import Entry
 from siafu.swarm.options import MapOptions
 from siafu.swarm.results import MapError, MapResult, Tally, failure
 from siafu.swarm.work import Job
+
+log = logging.getLogger("siafu")
 
 
 class Pause(msgspec.Struct, frozen=True):
@@ -177,13 +181,20 @@ class Crew:
             with spans.span("invoke_workflow", self._options.run, told):
                 return await self._job.perform(entry.item, ctx)
 
-        task = asyncio.create_task(perform())
+        task = asyncio.create_task(perform(), name=f"siafu: work on {entry.name.key}")
         limit, in_time = self._options.item_timeout, False
         try:
             in_time = await ends_within(task, limit, self._around.clock)
         finally:
             if not in_time:
                 running = await put_down({task}, self._options.grace)
+                if running and not self._tally.sums["abandoned"]:
+                    log.warning(
+                        "run %s: the work on item %s does not end although it was cancelled, so it is waited for no "
+                        "more (but by asyncio.run, until Ctrl-C); let CancelledError through. This is said once",
+                        self._options.run,
+                        preview(entry.name.key, 100),
+                    )
                 self._tally.sums["abandoned"] += len(running)
         if not in_time:
             return None, DeadlineReached(f"not done within the {limit:g} seconds given to the item")

@@ -20,7 +20,8 @@ class MapOptions(msgspec.Struct, frozen=True, kw_only=True):
     and not yet taken by the reader; None = 4 x concurrency.
     priority: 1 (first) to 3 of an item; None = all 2. user, tenant: for whom an item is done.
     item_timeout: seconds for one item. deadline: seconds for the whole. None = no limit. grace: seconds that cancelled
-    work gets to clean up, twice, before it is left to itself.
+    work gets to clean up, twice, before it is left to itself, with a warning (`run_sync` leaves it, too; `asyncio.run`
+    waits for it until Ctrl-C).
     on_error: `isolate` gives an error result and goes on; `fail_fast` cancels the rest and raises.
     retry_failed: run items again that ended with an error in an earlier session.
     wait: seconds for which, once all else is done, items that wait (for a person's decision, or until a tool can act)

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import logging
 import threading
 from collections.abc import AsyncIterable, Callable, Coroutine
 from concurrent.futures import Future
 from contextlib import AsyncExitStack, suppress
+from inspect import CORO_CLOSED, getcoroutinestate
 from typing import Any, TypeVar, overload
 
+from siafu.border.text import preview
 from siafu.errors import UsageError
+from siafu.swarm.ending import put_down
 
+GRACE = 5.0
 T = TypeVar("T")
+log = logging.getLogger("siafu")
 
 
 @overload
@@ -23,12 +29,39 @@ def run_sync(work: Any) -> Any:
     """Run a coroutine, or an async function without arguments, to its end; an async iterable, such as a map, to a list.
 
     Works anywhere and any number of times, each time in an event loop of its own: in this thread when it has none
-    running; else (a notebook) in a fresh thread, for which this one waits. Ctrl-C cancels the work and waits for it.
+    running; else (a notebook) in a fresh thread, for which this one waits. Ctrl-C cancels the work and waits for it; a
+    second one does not wait any longer. Tasks that the work leaves behind are cancelled as `asyncio.run` does; those
+    that do not end after twice 5 seconds are named in the log and left, where `asyncio.run` would wait for ever.
 
     Raises: whatever the work raises; UsageError when `work` is none of these.
     """
     coroutine = _coroutine(work)
-    return _in_thread(coroutine) if _loop_runs_here() else asyncio.run(coroutine)
+    return _in_thread(coroutine) if _loop_runs_here() else _run(coroutine)
+
+
+def _run(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    runner = asyncio.Runner()
+    stuck = True  # or not to be waited for, after a second Ctrl-C
+    try:
+        try:
+            return runner.run(coroutine)
+        finally:
+            if getcoroutinestate(coroutine) == CORO_CLOSED:
+                stuck = runner.run(_left_behind())
+    finally:
+        if stuck:
+            runner.get_loop().close()  # the runner's own end would cancel them and wait
+        else:
+            runner.close()
+
+
+async def _left_behind() -> bool:
+    """End all other tasks, within bounds; whether some did not."""
+    stuck = await put_down(asyncio.all_tasks() - {asyncio.current_task()}, GRACE)
+    for task in stuck:
+        what = preview(task.get_name(), 100)
+        log.warning("%s does not end when it is cancelled, and is left; let CancelledError through", what)
+    return bool(stuck)
 
 
 def _loop_runs_here() -> bool:
@@ -67,7 +100,7 @@ def _in_thread(coroutine: Coroutine[Any, Any, Any]) -> Any:
 
     def body() -> None:
         try:
-            outcome.set_result(asyncio.run(supervised()))
+            outcome.set_result(_run(supervised()))
         except BaseException as error:  # noqa: BLE001  raised in the waiting thread
             outcome.set_exception(error)
         finally:
@@ -75,7 +108,7 @@ def _in_thread(coroutine: Coroutine[Any, Any, Any]) -> Any:
 
     outer = asyncio.current_task()
     before = outer.cancelling() if outer else 0
-    thread = threading.Thread(target=contextvars.copy_context().run, args=(body,), name="siafu.run_sync")
+    thread = threading.Thread(target=contextvars.copy_context().run, args=(body,), name="siafu.run_sync", daemon=True)
     thread.start()
     try:
         # Ctrl-C under asyncio.run does not raise here: it cancels the outer task, which cannot notice while it waits.

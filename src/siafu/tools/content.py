@@ -18,6 +18,11 @@ _ESCAPES = re.compile(
     r"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(\\u[dD][89a-fA-F][0-9a-fA-F]{2})|\\."
 )
 
+# How an answer that cannot be read begins, and ends: its id stands before what may be odd, or behind it.
+_BEGINS = re.compile(r'\{ ?(?:"(?:jsonrpc|id)": ?(?:"2\.0"|(\d{1,15})), ?)*"(?:result|error)":')
+_ENDS = re.compile(r'"id": ?(\d{1,15}) ?\}$')
+_EDGE = 200  # characters, more than either takes
+
 
 def mended(data: bytes) -> bytes:
     """JSON text with every byte that is no UTF-8 and every lone surrogate escape replaced by U+FFFD.
@@ -28,6 +33,19 @@ def mended(data: bytes) -> bytes:
     if "\\ud" in text or "\\uD" in text:
         text = _ESCAPES.sub(lambda found: "\\ufffd" if found.group(1) else found.group(), text)
     return text.encode()
+
+
+def asked_by(sent: Any) -> int | None:
+    """The id of the request that a message which breaks the protocol answers; None = it is no answer, or does not say
+    to what. sent: an object, or a text that is no JSON (cut, or too deep).
+    """
+    if isinstance(sent, Mapping):
+        id = sent.get("id")
+        return id if type(id) is int and "method" not in sent else None
+    text = clean_bytes(sent) if isinstance(sent, bytes) else str(sent)
+    begins = _BEGINS.match(text[:_EDGE].strip())
+    found = begins and (begins if begins[1] else _ENDS.search(text[-_EDGE:].strip()))
+    return int(found[1]) if found else None
 
 
 def text_of(blocks: Sequence[Any]) -> str:

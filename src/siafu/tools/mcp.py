@@ -215,7 +215,8 @@ class McpTools:
                         return await send(connection.session)
             except TimeoutError:
                 limit = f"{self.server.timeout:g} s"
-                raise ToolTimeout(f"{what} of {self._name} did not answer within {limit}", tool=what) from None
+                odd = f"; it has also sent what is no message: {connection.odd}" if connection.odd else ""
+                raise ToolTimeout(f"{what} of {self._name} did not answer within {limit}{odd}", tool=what) from None
             except MCPError as error:
                 known = connection.fate(error)
                 if known is None:

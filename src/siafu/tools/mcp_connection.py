@@ -16,13 +16,14 @@ from mcp.client import IncomingMessage
 from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.message import SessionMessage
+from pydantic import ValidationError
 
 from siafu import __version__
 from siafu.border.secrets import Secret, redact
-from siafu.border.text import preview
+from siafu.border.text import clean_bytes, preview
 from siafu.errors import ToolUnavailable
 from siafu.tools.child import Child, small_environment
-from siafu.tools.content import mended, text_of
+from siafu.tools.content import asked_by, mended, text_of
 from siafu.tools.mcp_http import MAX_BODY, CalmClient, Fate
 from siafu.tools.servers import McpServer
 
@@ -54,7 +55,7 @@ class Connection:
         self._http: CalmClient | None = None
         self._calls = 0
         self._leave = asyncio.Event()
-        self._warned = False
+        self.odd = ""  # the last that it sent which is no message and answers nothing
         self._died_early = False
         self.owner = asyncio.create_task(self._own(), name=f"siafu-mcp-{server.name}")
 
@@ -96,8 +97,10 @@ class Connection:
             return known, error.message
         if error.code == types.CONNECTION_CLOSED and self.over:
             return "lost", self.why
-        if self._http is not None and error.code in (types.CONNECTION_CLOSED, types.PARSE_ERROR):
-            # the SDK's words for a stream that was cut or cannot be read; a server's own are taken for the graver
+        cut = self._http is not None and error.code == types.CONNECTION_CLOSED
+        if cut or error.code == types.PARSE_ERROR:
+            # the words for a stream that was cut or an answer that cannot be read; a server's own are taken for the
+            # graver
             return "lost", f"gave no answer: {preview(error.message)}"
         return None
 
@@ -145,7 +148,8 @@ class Connection:
         if isinstance(error, OSError) and error.filename is not None:
             return f"cannot be started: {error.strerror}: {preview(str(error.filename), 200)}"
         if isinstance(error, MCPError):
-            return error.message if self.fate(error) else f"refused the handshake: {preview(error.message)}"
+            known = self.fate(error)
+            return known[1] if known else f"refused the handshake: {preview(error.message)}"
         return f"cannot be reached: {preview(f'{type(error).__name__} {error}'.strip())}"
 
     async def _hear(self, message: IncomingMessage) -> None:
@@ -160,7 +164,10 @@ class Connection:
             child = await Child.start([server.command, *server.args], env=env, cwd=server.cwd)
             try:
                 receive = functools.partial(self._next_message, child)
-                yield _Inbox(receive, _nothing, lambda: self._lost(child.fate)), _Outbox(child, server.name)
+                yield (
+                    _Inbox(receive, _nothing, self._unread, lambda: self._lost(child.fate)),
+                    _Outbox(child, server.name),
+                )
             finally:
                 await child.stop()
             return
@@ -172,26 +179,39 @@ class Connection:
                 http = await stack.enter_async_context(self._http_client(headers))
                 opening = streamable_http_client(str(server.url), http_client=http, max_sse_event_size=MAX_BODY)
             read, write = await stack.enter_async_context(opening)
-            yield _Inbox(read.__anext__, read.aclose, lambda: self._lost("closed the connection")), write
+            ended = functools.partial(self._lost, "closed the connection")
+            yield _Inbox(read.__anext__, read.aclose, self._unread, ended), write
 
     def _http_client(self, headers: dict[str, str] | None = None, timeout: Any = None, auth: Any = None) -> CalmClient:
         """Also the SDK's factory for SSE; `timeout` and `auth` are its parameters, and not used."""
-        self._http = CalmClient(headers, streamable=not self._server.sse)
+        self._http = CalmClient(headers, failed=self.end if self._server.sse else None)
         return self._http
 
-    async def _next_message(self, child: Child) -> SessionMessage:
+    async def _next_message(self, child: Child) -> SessionMessage | ValidationError:
         while (line := await child.line()) is not None:
-            try:
-                return SessionMessage(types.jsonrpc_message_adapter.validate_json(mended(line), by_name=False))
-            except ValueError:
-                self._warn_once(line)
+            if line.strip():
+                try:
+                    return SessionMessage(types.jsonrpc_message_adapter.validate_json(mended(line), by_name=False))
+                except ValidationError as error:
+                    return error
         raise StopAsyncIteration
 
-    def _warn_once(self, line: bytes) -> None:
-        if line.strip() and not self._warned:
-            self._warned = True
-            shown = preview(redact(line[:500].decode("utf-8", "replace")))
-            _log.warning("MCP server %s writes more than messages to its stdout; ignored: %s", self._server.name, shown)
+    def _unread(self, error: ValidationError) -> SessionMessage | ValidationError:
+        """In place of an answer that breaks the protocol, an error for whom it answers. What else is no message (some
+        servers log to their stdout) is passed over, with one warning.
+        """
+        parts = [part["input"] for part in error.errors(include_url=False)]
+        sent = next((part for part in parts if isinstance(part, dict)), parts[0])
+        shown = preview(redact(clean_bytes(sent[:500]) if isinstance(sent, bytes) else str(sent)[:500]), 200)
+        id = asked_by(sent)
+        if id is not None:
+            data = types.ErrorData(code=types.PARSE_ERROR, message=f"what it sent breaks the protocol: {shown}")
+            return SessionMessage(types.JSONRPCError(jsonrpc="2.0", id=id, error=data))
+        if not self.odd:
+            where = " to its stdout" if self._server.command else ""
+            _log.warning("MCP server %s writes more than messages%s; ignored: %s", self._server.name, where, shown)
+        self.odd = shown
+        return error
 
 
 async def _nothing() -> None:
@@ -202,10 +222,15 @@ class _Inbox:
     """What the SDK reads from. Content blocks become text here, before the SDK refuses a kind it does not know."""
 
     def __init__(
-        self, receive: Callable[[], Awaitable[Any]], close: Callable[[], Awaitable[None]], ended: Callable[[], None]
+        self,
+        receive: Callable[[], Awaitable[Any]],
+        close: Callable[[], Awaitable[None]],
+        unread: Callable[[ValidationError], SessionMessage | ValidationError],
+        ended: Callable[[], None],
     ) -> None:
         self._receive = receive
         self._close = close
+        self._unread = unread
         self._ended = ended
 
     def __aiter__(self) -> _Inbox:
@@ -217,6 +242,8 @@ class _Inbox:
         except Exception:  # StopAsyncIteration: there is no more
             self._ended()
             raise
+        if isinstance(item, ValidationError):
+            return self._unread(item)
         if isinstance(item, SessionMessage) and isinstance(item.message, types.JSONRPCResponse):
             content = item.message.result.get("content")
             if isinstance(content, list):

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import json
 import secrets
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, Literal, cast
 
 import httpx2
@@ -41,12 +41,13 @@ Fate = Literal["refused", "session", "lost"]
 class CalmClient(httpx2.AsyncClient):
     """An AsyncClient whose `send` answers a failed request with a JSON-RPC error that `fate` can read.
 
-    `streamable`: each answer comes on its own request (Streamable HTTP), not on another stream (the old SSE).
+    `failed`: None = each answer comes on its own request (Streamable HTTP). Else it comes on another stream (the old
+    SSE), whose transport sends nothing more after a request that failed; `failed` is told why.
     """
 
-    def __init__(self, headers: Mapping[str, str] | None, *, streamable: bool) -> None:
+    def __init__(self, headers: Mapping[str, str] | None, *, failed: Callable[[str], None] | None) -> None:
         super().__init__(headers=headers, timeout=httpx2.Timeout(None, connect=CONNECT_SECONDS))
-        self._streamable = streamable
+        self._failed = failed
         self._mark = secrets.token_hex(16)  # so that no server can pretend that a request had no answer
 
     def fate(self, data: Any) -> Fate | None:
@@ -76,7 +77,7 @@ class CalmClient(httpx2.AsyncClient):
             return self._instead(request, "session", "does not know the session any more")
         kind = response.headers.get("content-type", "").lower()
         answers = status == 200 and kind.startswith(_ANSWERS)
-        if self._streamable and status < 300 and not answers and _is_request(request):
+        if self._failed is None and status < 300 and not answers and _is_request(request):
             await response.aclose()
             return self._instead(request, "lost", f"answered HTTP {status} with {preview(kind, 60) or 'nothing'}")
         if kind.startswith("text/event-stream") and status < 400:
@@ -98,6 +99,8 @@ class CalmClient(httpx2.AsyncClient):
         return read
 
     def _instead(self, request: httpx2.Request, fate: Fate, message: str) -> httpx2.Response:
+        if self._failed is not None:
+            self._failed(redact(message))
         error = {"code": -32603, "message": redact(message), "data": {"mark": self._mark, "fate": fate}}
         return httpx2.Response(503, json={"jsonrpc": "2.0", "id": None, "error": error}, request=request)
 

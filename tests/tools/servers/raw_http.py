@@ -18,7 +18,7 @@ class RawHttp:
     """`received`: every JSON-RPC message, with its session. `behave`: name of a tool -> what its next calls get, one
     after the other: "close" (commit, then close the socket), "forget" (404 for the session from now on), "hang",
     "status 500", "half" (cut body), "html", "odd", "sse", "sse odd", "sse cut", "surrogate", "sse surrogate",
-    "accepted", "huge".
+    "accepted", "huge", "null", "deep". At `/sse` it speaks the old protocol: answers go to the stream there.
     """
 
     def __init__(self) -> None:
@@ -34,6 +34,7 @@ class RawHttp:
         self._server: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
         self.port = 0
+        self.stream: asyncio.StreamWriter | None = None
 
     @property
     def url(self) -> str:
@@ -74,10 +75,16 @@ class RawHttp:
         headers = {k.lower(): v.strip() for k, _, v in (line.partition(":") for line in head[1:] if line)}
         body = await reader.readexactly(int(headers.get("content-length", 0)))
         self.headers.append(headers)
+        if head[0].startswith("GET /sse"):
+            self.stream = writer
+            self.sessions.discard("old")
+            self._sse(writer, "event: endpoint\ndata: /mcp\n\n")
+            await reader.read()
+            return False
         if method != "POST":
             return self._answer(writer, 405, b"")
         message = json.loads(body)
-        session = headers.get("mcp-session-id")
+        session = "old" if self.stream else headers.get("mcp-session-id")
         self.received.append((session, message))
         if self.refuse_all:
             return self._answer(
@@ -86,7 +93,7 @@ class RawHttp:
         if message.get("method") == "initialize":
             self.made += 1
             session = f"session-{self.made}"
-            self.sessions.add(session)
+            self.sessions |= {session, "old"}
             info = {"name": "raw", "version": "1"}
             result = {"protocolVersion": "2025-11-25", "capabilities": {"tools": {}}, "serverInfo": info}
             return self._result(writer, message, result, **{"mcp-session-id": session})
@@ -113,12 +120,15 @@ class RawHttp:
         self.commits += name != "read"
         result = {"content": [{"type": "text", "text": f"{name} 완료"}]}
         answer = json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": result}, ensure_ascii=False)
+        start = answer.partition('{"content"')[0]
         odd = answer.replace("완료", "\\ud83d 끝 \\ud83d\\ude00")
         simple: dict[str, Callable[[], bool]] = {
             "answer": lambda: self._answer(writer, 200, answer.encode()),
             "surrogate": lambda: self._answer(writer, 200, odd.encode()),
             "html": lambda: self._answer(writer, 200, b"<html>", kind="text/html"),
             "odd": lambda: self._answer(writer, 200, b'{"done": true}'),
+            "null": lambda: self._answer(writer, 200, f"{start}null}}".encode()),
+            "deep": lambda: self._answer(writer, 200, f"{start}{'[' * 3000}{']' * 3000}}}".encode()),
             "sse odd": lambda: self._sse(writer, "event: message\ndata: {done}\n\n"),
             "accepted": lambda: self._answer(writer, 202, b""),
             "sse": lambda: self._sse(writer, f"event: message\ndata: {answer}\n\n"),
@@ -159,6 +169,9 @@ class RawHttp:
     def _answer(
         self, writer: asyncio.StreamWriter, status: int, body: bytes, kind: str = "application/json", **headers: str
     ) -> bool:
+        if self.stream is not None and body and kind == "application/json":
+            self.stream.write(b"event: message\ndata: " + body + b"\n\n")
+            status, body = 202, b""
         lines = [f"HTTP/1.1 {status} X", f"content-type: {kind}", f"content-length: {len(body)}"]
         lines += [f"{name}: {value}" for name, value in headers.items()]
         writer.write("\r\n".join(lines).encode() + b"\r\n\r\n" + body)

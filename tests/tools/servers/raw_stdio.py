@@ -37,6 +37,11 @@ TOOLS: dict[str, dict[str, Any]] = {
     "closed_code": {},
     "malformed": {},
     "malformed_reading": READS,
+    "null": {},
+    "deep": {},
+    "deep_first": {},
+    "half": {},
+    "no_json": {},
     "sampling": {},
     "changes": {},
     "long": {},
@@ -45,6 +50,13 @@ TOOLS: dict[str, dict[str, Any]] = {
     "chatter": {},
     "deafens": {},
     "orphan": {},
+}
+UNREADABLE = {
+    "null": '{"jsonrpc":"2.0","result":null,"id":ID}',
+    "deep": '{"jsonrpc": "2.0", "id": ID, "result": {"structuredContent": DEEP}}',
+    "deep_first": '{"result":{"structuredContent":DEEP},"jsonrpc":"2.0","id":ID}',
+    "half": '{"jsonrpc":"2.0","id":ID,"result":{"content":[{"type":"te',
+    "no_json": "완료",
 }
 BLOCKS = [
     {"type": "text", "text": "downloaded"},
@@ -146,6 +158,8 @@ def answer(request: dict[str, Any], name: str, arguments: Any) -> None:
         send({"id": request["id"], "error": {"code": -32000, "message": "my own error"}})
     elif name in ("malformed", "malformed_reading"):
         send({"id": request["id"], "result": {"content": "no list"}})
+    elif name in UNREADABLE:
+        print(UNREADABLE[name].replace("ID", str(request["id"])).replace("DEEP", "[" * 3000 + "]" * 3000), flush=True)
     elif name == "arguments":
         text(request, json.dumps(sys.argv))
     elif name == "grandchild":

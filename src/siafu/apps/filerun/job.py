@@ -62,6 +62,10 @@ class FileJob(Protocol):
         """The line to write for an input line that cannot be used."""
         ...
 
+    def claims(self, value: Any) -> str | None:
+        """The id that `refusal` gives the record of a line with this value; None = none."""
+        ...
+
     def read_back(self, line: bytes) -> Written | None:
         """What a line of an output file is; None = not written by this command. Never raises."""
         ...

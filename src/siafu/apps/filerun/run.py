@@ -20,10 +20,11 @@ import msgspec
 from siafu.agents.faults import PAUSING
 from siafu.agents.task import Surroundings, TaskContext
 from siafu.apps.filerun.check import CHANGED, tasks
+from siafu.apps.filerun.index import digest, opened_index
 from siafu.apps.filerun.job import FileJob, Task, Watcher
 from siafu.apps.filerun.prepare import Ready
 from siafu.border.canonical import dumps
-from siafu.border.jsonl import JsonlSink
+from siafu.border.jsonl import JsonlSink, LineError
 from siafu.errors import InputError, Interrupted
 from siafu.pace.clock import Clock
 from siafu.store.records import RunStore
@@ -164,6 +165,8 @@ class _Lines:
             self._errors = JsonlSink(ready.where.errors)
             stack.callback(self._errors.close)
         stack.callback(self._replace)
+        self._taken = stack.enter_context(opened_index(ready.where.index))  # ids that have records, or may have
+        self._claimed: set[bytes] = set()  # ids by bad lines
         self._finished = ready.plan.finished
         self._failed = ready.plan.failed + ready.plan.bad
         self._waiting = dict(ready.waiting)
@@ -171,13 +174,25 @@ class _Lines:
         self._turn = asyncio.Lock()
 
     def todo(self) -> Iterator[Task]:
-        """Tasks without a record, in the file's order. Lines that cannot be used get theirs on the way."""
+        """Tasks without a record, in the file's order. Lines that cannot be used get theirs on the way, with the id
+        that they claim unless that is another line's, or was.
+        """
         ready = self._ready
         for found in tasks(ready.job, ready.file, lines=ready.lines, skip=ready.skip, index=ready.index):
             if isinstance(found, Task):
                 yield found
             else:
-                self._errors.append(ready.job.refusal(found))
+                self._errors.append(ready.job.refusal(self._told(found)))
+
+    def _told(self, bad: LineError) -> LineError:
+        id = self._ready.job.claims(bad.value)
+        if id is None:
+            return bad
+        mark = digest(id.encode())
+        if mark in self._claimed or self._taken.line(id) is not None:
+            return msgspec.structs.replace(bad, value=None)
+        self._claimed.add(mark)
+        return bad
 
     async def write(self, result: MapResult) -> None:
         async with self._turn:

@@ -65,10 +65,13 @@ class SupportJob:
 
     def refusal(self, error: LineError) -> dict[str, Any]:
         """`id` and `user_id` as far as the line has them; `error.line` tells it from the record of a request."""
-        told = error.value if isinstance(error.value, dict) else {}
-        record = _line(_usable(told, "id"), _usable(told, "customer"), None, None, error)
+        customer = _usable(error.value, "customer")
+        record = _line(self.claims(error.value), customer, None, None, error)
         record["error"]["line"] = error.line
         return record
+
+    def claims(self, value: Any) -> str | None:
+        return _usable(value, "id")
 
     def read_back(self, line: bytes) -> Written | None:
         try:
@@ -97,9 +100,9 @@ class _Record(msgspec.Struct):
     waits_for: str = ""
 
 
-def _usable(value: dict[str, Any], name: str) -> str | None:
+def _usable(value: Any, name: str) -> str | None:
     try:
-        return parse_field(value, name)
+        return parse_field(value, name) if isinstance(value, dict) else None
     except InputError:
         return None
 
