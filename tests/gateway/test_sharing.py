@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -22,7 +24,8 @@ from siafu.gateway.upstream import Upstream
 from siafu.observe.calls import CallContext
 from siafu.observe.events import Event, LimitsShared
 from siafu.pace.clock import SystemClock
-from siafu.store.redis import RedisDoor
+from siafu.service import together
+from siafu.store.redis import RedisDoor, RedisStream
 
 from .conftest import ASK
 
@@ -234,6 +237,8 @@ async def test_errors_of_redis_are_ours_and_name_no_password() -> None:
     with pytest.raises(StoreError) as caught:
         await door.run("return {1}", [], [])
     assert "s3cret-word" not in str(caught.value)
+    with pytest.raises(StoreError, match=r"\(TimeoutError\)$"):
+        await door.ask(lambda client: asyncio.sleep(9))
     await door.aclose()
 
 
@@ -245,7 +250,28 @@ async def test_a_script_that_is_wrong_is_an_error_and_the_door_goes_on(redis_url
     await door.aclose()
 
 
-@pytest.mark.parametrize("url", ["", "ftp://x", "127.0.0.1:6379"])
+async def test_a_user_of_redis_with_the_rights_that_are_documented_can_do_all(redis_url: str) -> None:
+    text = (Path(__file__).parents[2] / "docs/queue.md").read_text(encoding="utf-8")
+    words = shlex.split(text.partition("redis-cli ")[2].partition("\n\n")[0].replace("\\\n", " "))
+    port = int(redis_url.rpartition(":")[2].partition("/")[0])
+    assert redis_command(port, *words) == b"+OK\r\n"
+    limits, endpoint = Limits(concurrency=3, rpm=6000, tpm=600_000), Endpoint()
+    async with processes(f"redis://siafu:PASSWORD@127.0.0.1:{port}/0", 1, limits, endpoint) as (process,):
+        await process.ask(5)
+        assert process.alone == []
+        assert await process.door.run(
+            together.SCRIPT, ("siafu:{client:k}:m", "siafu:{client:k}:r"), ("me", 1, 9000, 2, 2, "n")
+        ) == [0, 0]
+        stream = RedisStream(process.door, "siafu:tasks:place", "workers", most=10)
+        await stream.join()
+        await stream.add(["t_1"])
+        assert len(await stream.read("r", 10, 0.01)) == 1
+        assert await stream.tidy(-1) == 1
+        with pytest.raises(StoreError, match="NoPermission"):
+            await process.door.ask(lambda client: client.get("siafu:x"))
+
+
+@pytest.mark.parametrize("url", ["", "ftp://x", "127.0.0.1:6379", "rediss://127.0.0.1/0?ssl_ca_certs=/not/there.pem"])
 def test_an_address_that_cannot_be_used_is_refused_at_once(url: str) -> None:
     with pytest.raises(ConfigError):
         RedisDoor(Secret(url))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import os
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
@@ -46,6 +47,8 @@ class RedisDoor:
                 "redis_url turns the check of certificates off: leave ssl_cert_reqs and ssl_check_hostname away, and "
                 "name a certificate authority of your own with ?ssl_ca_certs=/path"
             )
+        if (trusted := options.get("ssl_ca_certs")) and not os.access(trusted, os.R_OK):
+            raise ConfigError(f"redis_url has ssl_ca_certs={preview(trusted, 200)}, and that file cannot be read")
 
     def _new(self) -> Any:
         kind = self._library.RedisCluster if self._cluster else self._library.Redis
@@ -90,7 +93,7 @@ class RedisDoor:
             ValueError, TypeError, LookupError,  # an answer of another form
         ) as error:  # fmt: skip
             await self.aclose()  # what is still to come on its connections is not for the next command
-            text = f"{type(error).__name__}: {preview(redact(str(error)), 200)}"
+            text = f"{type(error).__name__}: {preview(redact(str(error)), 200)}".removesuffix(": ")
             raise StoreError(f"Redis did not answer ({text})") from None
 
     def _connected(self) -> Any:
