@@ -232,6 +232,31 @@ async def test_one_who_ends_disturbs_no_other_who_asks_at_the_same_door(redis_ur
         assert await asking == [7]
 
 
+async def test_a_command_beside_one_that_fails_leaves_no_connection_behind(redis_url: str) -> None:
+    """The failure closes the client of both, which connects anew for the one that goes on."""
+    door, clients, go_on = RedisDoor(Secret(redis_url)), list[Any](), asyncio.Event()
+
+    async def slow(client: Any) -> bytes:
+        clients.append(client)
+        await go_on.wait()
+        answer: bytes = await client.echo("살아 있음")
+        return answer
+
+    asking = asyncio.create_task(door.ask(slow))
+    while not clients:
+        await asyncio.sleep(0)
+    with pytest.raises(StoreError):
+        await door.run("return nonsense(", [], [])
+    go_on.set()
+    assert (await asking).decode() == "살아 있음"
+    await until(lambda: redis_command(_port(redis_url), "CLIENT", "LIST").count(b" laddr=") == 1)  # who asks this
+    await door.aclose()
+
+
+def _port(url: str) -> int:
+    return int(url.rpartition(":")[2].partition("/")[0])
+
+
 async def test_errors_of_redis_are_ours_and_name_no_password() -> None:
     door = RedisDoor(Secret(f"redis://:s3cret-word@127.0.0.1:{free_port()}/0"))
     with pytest.raises(StoreError) as caught:
@@ -253,7 +278,7 @@ async def test_a_script_that_is_wrong_is_an_error_and_the_door_goes_on(redis_url
 async def test_a_user_of_redis_with_the_rights_that_are_documented_can_do_all(redis_url: str) -> None:
     text = (Path(__file__).parents[2] / "docs/queue.md").read_text(encoding="utf-8")
     words = shlex.split(text.partition("redis-cli ")[2].partition("\n\n")[0].replace("\\\n", " "))
-    port = int(redis_url.rpartition(":")[2].partition("/")[0])
+    port = _port(redis_url)
     assert redis_command(port, *words) == b"+OK\r\n"
     limits, endpoint = Limits(concurrency=3, rpm=6000, tpm=600_000), Endpoint()
     async with processes(f"redis://siafu:PASSWORD@127.0.0.1:{port}/0", 1, limits, endpoint) as (process,):

@@ -82,11 +82,11 @@ class RedisDoor:
         try:
             async with asyncio.timeout(self._timeout):
                 try:
-                    return await work(self._connected())
+                    return await self._with_client(work)
                 except errors.AskError:  # MOVED is one, too
                     await self.aclose()
                     self._cluster = True
-                    return await work(self._connected())
+                    return await self._with_client(work)
         except (
             errors.RedisError, errors.RedisClusterException, OSError,
             RuntimeError,  # of uvloop, for a connection that is closed
@@ -96,11 +96,16 @@ class RedisDoor:
             text = f"{type(error).__name__}: {preview(redact(str(error)), 200)}".removesuffix(": ")
             raise StoreError(f"Redis did not answer ({text})") from None
 
-    def _connected(self) -> Any:
+    async def _with_client(self, work: Callable[[Any], Awaitable[T]]) -> T:
         loop = asyncio.get_running_loop()
         if self._client is None or self._loop is not loop:
             self._client, self._loop = self._new(), loop
-        return self._client
+        client = self._client
+        try:
+            return await work(client)
+        finally:
+            if client is not self._client:  # closed for another command meanwhile, and perhaps connected anew for this
+                await client.aclose()
 
     async def aclose(self) -> None:
         """Close the connections. Idempotent; the next command opens new ones."""
