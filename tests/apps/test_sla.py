@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from siafu.apps.sla import HOUR, Period, Sla, SlaReport, Targets
+from siafu.store.task_records import BOUND
 from siafu.store.task_times import TaskTimes
 
 NOW = 1_000 * HOUR + 1800.0
@@ -75,7 +76,8 @@ def test_cancelled_tasks_are_nobody_s_fault() -> None:
 
 def test_misses_are_listed_with_what_is_needed_to_find_them() -> None:
     found = report(
-        task("t_2", took=31.5, ago=70.0, code="old_error"), task("t_1", "dead_letter", ago=80.0, code="worker_lost")
+        task("t_2", took=31.5, ago=70.0, code="old_error", once=f"월요일/t_2{BOUND}kim"),
+        task("t_1", "dead_letter", ago=80.0, code="worker_lost"),
     )
     told = [(miss.id, miss.run, miss.key, miss.state, miss.code, miss.seconds) for miss in found.misses]
     assert told == [

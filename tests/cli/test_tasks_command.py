@@ -16,6 +16,7 @@ from siafu.cli.main import main
 from siafu.cli.waits import waits_text
 from siafu.cli.worker import _next_step
 from siafu.store.database import Database
+from siafu.store.task_records import BOUND
 from siafu.store.task_schema import MIGRATIONS
 from sim import Sim, running_sim
 from support.commands import MODELS, environment, examples, until, write
@@ -190,14 +191,16 @@ def test_what_people_do_about_tasks(run: Run, tmp_path: Path) -> None:
     code, out, err = run("tasks", "retry", ids[0])
     assert (code, out) == (1, "0 begin again\n") and f"{ids[0][:12]} stays as it is: ready" in err
     assert {task["state"] for task in lines(run, "tasks", "list")} == {"ready"}
-    assert told(run, "tasks", "purge", "--customer", "c4") == {"purged": 1}
+    assert told(run, "tasks", "purge", "--customer", "c4") == {"purged": 1, "other_tenants": {}}
     for _ in range(2):  # of a whole run those are meant that are open
         found = told(run, "tasks", "cancel", "--run", "support")
     assert found == {"cancelled": 0, "stopping": 0, "left": []}
     code, out, _ = run("tasks", "watch")
     assert code == 1 and out.count("cancelled") >= 4
-    assert told(run, "tasks", "purge", "--older", "1h") == {"purged": 0}
-    assert told(run, "tasks", "purge", "--older", "0") == {"purged": 4}
+    for older in ("1h", "90d"):
+        assert told(run, "tasks", "purge", "--older", older) == {"purged": 0}
+    assert told(run, "tasks", "purge", "--older", "0s") == {"purged": 4}
+    assert "there is no such task" in run("tasks", "watch", "--run", "x")[2]
     assert run("tasks", "list") == (0, "", "siafu: no task is there: siafu submit support FILE\n")
     assert run("tasks", "list", "--run", "x") == (0, "", "siafu: no such task\n")
 
@@ -213,6 +216,8 @@ def test_lines_that_need_others_begin_when_these_have_succeeded(run: Run, tmp_pa
     again = told(run, "submit", "support", "a.jsonl", code=1)
     assert (again["accepted"], again["there"], [bad["line"] for bad in again["refused"]]) == (0, 3, [4, 5])
     first = lines(run, "tasks", "list")[0]["id"]
+    assert told(run, "tasks", "show", "b")["needs"] == [{"id": first, "state": "ready"}]
+    assert f"{first} (ready)" in run("tasks", "show", "b")[1] and "needs 2 more tasks" in run("tasks", "list")[1]
     assert [task["state"] for task in lines(run, "tasks", "list")] == ["ready", "blocked", "blocked"]
     write(tmp_path / "b.jsonl", [{"id": "z", "customer": "kim", "text": "끝?"}])
     assert told(run, "submit", "support", "b.jsonl", "--needs", first[:10])["accepted"] == 1
@@ -236,6 +241,32 @@ def test_what_needs_a_task_that_ended_badly_is_cancelled_and_says_why(run: Run, 
     code, _, err = run("submit", "support", "c.jsonl")
     assert code == 1 and f"siafu tasks retry {ids[0]}" in err
     assert told(run, "tasks", "retry", "--run", "support")["retried"] == 2
+    _, out, _ = run("tasks", "list")  # what was is not told as if it still were
+    assert "before: cancelled" in out and "needs 1 more task:" in out and "need_failed" not in out
+
+
+def test_a_customer_of_the_same_name_at_another_tenant_stays_and_is_named(run: Run, tmp_path: Path) -> None:
+    write(tmp_path / "a.jsonl", [{"id": "a", "customer": "김", "text": "?"}])
+    for more in ([], ["--tenant", "가게"], ["--tenant", "b"]):
+        told(run, "submit", "support", "a.jsonl", *more)
+    code, out, err = run("tasks", "purge", "--customer", "김")
+    assert (code, out) == (
+        0,
+        "1 purged\n",
+    ) and "1 task of a customer of this name at another tenant: --tenant 가게" in err
+    assert told(run, "tasks", "purge", "--customer", "김", "--tenant", "b") == {"purged": 1, "other_tenants": {}}
+    assert [task["tenant"] for task in lines(run, "tasks", "list")] == ["가게"]
+
+
+def test_a_name_is_told_without_what_its_key_holds_besides(run: Run, tmp_path: Path) -> None:
+    write(tmp_path / "a.jsonl", [{"id": "a/b", "customer": "kim", "text": "?"}])
+    told(run, "submit", "support", "a.jsonl", "--run", "6월/1")
+    change(tmp_path, f"UPDATE task SET once = once || '{BOUND}kim'")  # as it is submitted for the customer of a key
+    told(run, "tasks", "cancel", "a/b")
+    assert run("tasks", "watch")[1].endswith("  cancelled  6월/1/a/b  cancelled\n")
+    assert told(run, "tasks", "show", "a/b")["name"] == "a/b"
+    shown = run("tasks", "show", "a/b")[1]
+    assert "name:              a/b\n" in shown and "once:" not in shown
 
 
 def test_json_is_one_object_a_line_however_it_was_kept(run: Run, tmp_path: Path) -> None:
@@ -334,6 +365,8 @@ def test_a_worker_says_when_it_waits_for_the_endpoint_and_names_the_next_step(
         (("tasks", "show", "t_12"), "siafu tasks list"),
         (("tasks", "cancel"), "say which tasks"),
         (("tasks", "cancel", "t_1", "--run", "x"), "say which tasks"),
+        (("tasks", "cancel", "--run", "월요"), "no task of the run '월요'"),
+        (("tasks", "retry", "--run", "x"), "no task of the run"),
         (("tasks", "purge"), "say what to remove"),
         (("tasks", "purge", "--older", "soon"), "is no duration"),
         (("dead", "retry"), "say which tasks"),
@@ -389,6 +422,7 @@ def test_g8_a_stopped_worker_hands_back_what_it_holds(tmp_path: Path, signals: i
             worker.kill()
             worker.wait()
     assert worker.returncode == signals - 1, err
+    assert signals == 2 or "stops: what it works on (4) has 1 s to end" in err
     assert json.loads(out)["left"] == {"ready": 4}
     db = database(tmp_path)
     rows = db.transact(lambda tx: tx.rows("SELECT state, deliveries FROM task ORDER BY created_at"))

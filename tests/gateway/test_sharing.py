@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -22,7 +24,8 @@ from siafu.gateway.upstream import Upstream
 from siafu.observe.calls import CallContext
 from siafu.observe.events import Event, LimitsShared
 from siafu.pace.clock import SystemClock
-from siafu.store.redis import RedisDoor
+from siafu.service import together
+from siafu.store.redis import RedisDoor, RedisStream
 
 from .conftest import ASK
 
@@ -229,11 +232,38 @@ async def test_one_who_ends_disturbs_no_other_who_asks_at_the_same_door(redis_ur
         assert await asking == [7]
 
 
+async def test_a_command_beside_one_that_fails_leaves_no_connection_behind(redis_url: str) -> None:
+    """The failure closes the client of both, which connects anew for the one that goes on."""
+    door, clients, go_on = RedisDoor(Secret(redis_url)), list[Any](), asyncio.Event()
+
+    async def slow(client: Any) -> bytes:
+        clients.append(client)
+        await go_on.wait()
+        answer: bytes = await client.echo("살아 있음")
+        return answer
+
+    asking = asyncio.create_task(door.ask(slow))
+    while not clients:
+        await asyncio.sleep(0)
+    with pytest.raises(StoreError):
+        await door.run("return nonsense(", [], [])
+    go_on.set()
+    assert (await asking).decode() == "살아 있음"
+    await until(lambda: redis_command(_port(redis_url), "CLIENT", "LIST").count(b" laddr=") == 1)  # who asks this
+    await door.aclose()
+
+
+def _port(url: str) -> int:
+    return int(url.rpartition(":")[2].partition("/")[0])
+
+
 async def test_errors_of_redis_are_ours_and_name_no_password() -> None:
     door = RedisDoor(Secret(f"redis://:s3cret-word@127.0.0.1:{free_port()}/0"))
     with pytest.raises(StoreError) as caught:
         await door.run("return {1}", [], [])
     assert "s3cret-word" not in str(caught.value)
+    with pytest.raises(StoreError, match=r"\(TimeoutError\)$"):
+        await door.ask(lambda client: asyncio.sleep(9))
     await door.aclose()
 
 
@@ -245,7 +275,28 @@ async def test_a_script_that_is_wrong_is_an_error_and_the_door_goes_on(redis_url
     await door.aclose()
 
 
-@pytest.mark.parametrize("url", ["", "ftp://x", "127.0.0.1:6379"])
+async def test_a_user_of_redis_with_the_rights_that_are_documented_can_do_all(redis_url: str) -> None:
+    text = (Path(__file__).parents[2] / "docs/queue.md").read_text(encoding="utf-8")
+    words = shlex.split(text.partition("redis-cli ")[2].partition("\n\n")[0].replace("\\\n", " "))
+    port = _port(redis_url)
+    assert redis_command(port, *words) == b"+OK\r\n"
+    limits, endpoint = Limits(concurrency=3, rpm=6000, tpm=600_000), Endpoint()
+    async with processes(f"redis://siafu:PASSWORD@127.0.0.1:{port}/0", 1, limits, endpoint) as (process,):
+        await process.ask(5)
+        assert process.alone == []
+        assert await process.door.run(
+            together.SCRIPT, ("siafu:{client:k}:m", "siafu:{client:k}:r"), ("me", 1, 9000, 2, 2, "n")
+        ) == [0, 0]
+        stream = RedisStream(process.door, "siafu:tasks:place", "workers", most=10)
+        await stream.join()
+        await stream.add(["t_1"])
+        assert len(await stream.read("r", 10, 0.01)) == 1
+        assert await stream.tidy(-1) == 1
+        with pytest.raises(StoreError, match="NoPermission"):
+            await process.door.ask(lambda client: client.get("siafu:x"))
+
+
+@pytest.mark.parametrize("url", ["", "ftp://x", "127.0.0.1:6379", "rediss://127.0.0.1/0?ssl_ca_certs=/not/there.pem"])
 def test_an_address_that_cannot_be_used_is_refused_at_once(url: str) -> None:
     with pytest.raises(ConfigError):
         RedisDoor(Secret(url))

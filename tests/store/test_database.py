@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -263,6 +265,22 @@ def test_what_work_raises_comes_through_and_nothing_is_kept(database: Database) 
 
 
 # -- migrations ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("plain", [False, True])
+def test_what_is_removed_is_not_left_in_the_file(tmp_path: Path, plain: bool) -> None:
+    """plain: the control, a connection of a build of SQLite that leaves it there."""
+    path = tmp_path / "a.db"
+    with opened(str(path)) as database:
+        add(database, *("비밀" * n for n in range(1, 200)))
+    if plain:
+        with closing(sqlite3.connect(path)) as db, db:
+            db.execute("PRAGMA secure_delete = OFF")
+            db.execute("DELETE FROM thing")
+    else:
+        with opened(str(path)) as database:
+            database.transact(lambda tx: tx.change("DELETE FROM thing"))
+    assert ("비밀".encode() in path.read_bytes()) == plain
 
 
 def test_a_database_takes_the_steps_it_lacks_once(sql_url: str) -> None:

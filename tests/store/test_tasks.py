@@ -163,6 +163,14 @@ async def test_g2_a_worker_that_lost_its_lease_can_write_nothing(house: House) -
     assert await house.store.entries(first.id) == [entry(outcome=b"1")]
 
 
+async def test_a_worker_that_renews_what_it_has_just_ended_was_not_fenced(house: House) -> None:
+    await house.one()
+    mine = await house.claimed()
+    await house.done(mine)
+    assert (await house.store.tick("w", {mine.id: mine.epoch}, LEASE, renew=True)).lost == {mine.id}
+    assert (await house.task(mine.id)).fenced == 0
+
+
 async def test_g9_a_lease_that_is_renewed_lasts(house: House) -> None:
     await house.added(new(), new())
     mine, other = await house.claim(2)

@@ -16,6 +16,7 @@ from decimal import Decimal
 import msgspec
 
 from siafu.observe.figures import nearest_rank
+from siafu.store.task_records import full_name
 from siafu.store.task_times import TaskTimes
 
 HOUR = 3600
@@ -113,8 +114,8 @@ class Sla:
         self._missed += 1
         self._misses.append(
             Miss(
-                id=task.id, run=task.run, key=task.once or "", accepted_at=task.created_at, state=task.state,
-                code=task.code if task.state != "succeeded" else "", seconds=seconds,
+                id=task.id, run=task.run, key=full_name(task.once, task.run), accepted_at=task.created_at,
+                state=task.state, code=task.code if task.state != "succeeded" else "", seconds=seconds,
             )
         )  # fmt: skip
         if len(self._misses) >= 2 * self._most + 1_000:

@@ -336,14 +336,14 @@ def _time(text: str | None, *, end: bool) -> float | None:
     """
     if text is None:
         return None
-    from siafu.cli.filerun import parse_duration
+    from siafu.cli.filerun import KEPT_DAYS, parse_duration
     from siafu.errors import ConfigError
 
     try:
         found = datetime.fromisoformat(text.strip())
     except ValueError:
         try:
-            return time.time() - parse_duration(text)
+            return time.time() - parse_duration(text, days=KEPT_DAYS)
         except ConfigError:
             told = f'{preview(text, 40)!r} is no time; write "2026-11-29", "2026-11-29T12:00" or "24h" (ago)'
             raise InputError(told) from None

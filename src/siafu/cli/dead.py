@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from siafu.cli.showing import AsJson, Config, print_lines
-from siafu.cli.tasks import every, record, show_retried, show_table, with_desk
+from siafu.cli.tasks import Id, Ids, every, record, show_retried, show_table, with_desk
 from siafu.cli.tasks import show as show_task
 from siafu.errors import InputError
 
@@ -29,8 +29,6 @@ Examples:
   siafu dead retry --all
 """,
 )
-
-Id = typer.Argument(..., metavar="ID", help="The task, or the beginning of its id.")
 
 
 @app.command(
@@ -73,7 +71,7 @@ Exit code: 0, or 1 when one that was named is not dead.
 """,
 )
 def retry(
-    ids: list[str] | None = typer.Argument(None, metavar="ID", help="Tasks, or how their ids begin."),
+    ids: list[str] | None = Ids,
     all_: bool = typer.Option(False, "--all", help="All dead tasks."),
     config: Path | None = Config,
     json: bool = AsJson,

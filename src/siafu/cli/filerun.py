@@ -37,7 +37,7 @@ from siafu.swarm.options import MapOptions
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 LEAST_BUDGET = PICO // 100  # less is no help: one call may cost as much
-MOST_SECONDS = 30 * 86_400.0
+KEPT_DAYS = 3_650  # the most days for which records are kept, or looked back at
 _DURATION = re.compile(r"([0-9]{1,9})\s?([smhd]?)")
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 OpenHouse = Callable[[Progress], AbstractAsyncContextManager[House]]
@@ -213,12 +213,13 @@ def enough(outcome: Outcome, spent: Sums, given: int) -> int:
     return -(-most // LEAST_BUDGET) * LEAST_BUDGET
 
 
-def parse_duration(text: str) -> float:
-    """`90`, `90s`, `30m`, `2h`, `1d` in seconds, at most 30 days. Raises: ConfigError."""
+def parse_duration(text: str, *, least: int = 1, days: int = 30) -> float:
+    """`90`, `90s`, `30m`, `2h`, `1d` in seconds, from `least` seconds to `days` days. Raises: ConfigError."""
     match = _DURATION.fullmatch(text.strip())
-    seconds = float(match[1]) * _UNITS[match[2] or "s"] if match else 0.0
-    if not 0 < seconds <= MOST_SECONDS:
-        raise ConfigError(f'{preview(text, 40)!r} is no duration from 1s to 30d; write it like "90s", "30m" or "2h"')
+    seconds = float(match[1]) * _UNITS[match[2] or "s"] if match else -1.0
+    if not least <= seconds <= days * 86_400:
+        told = f'{preview(text, 40)!r} is no duration from {least}s to {days}d; write it like "90s", "30m" or "2h"'
+        raise ConfigError(told)
     return seconds
 
 

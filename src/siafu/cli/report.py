@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import typer
 
+from siafu.border.text import counted
 from siafu.cli.showing import AsJson, Config, print_json, print_table, time_text
 from siafu.errors import ConfigError
 
@@ -62,11 +63,11 @@ def sla(
 ) -> None:
     """Compare tasks with what was promised, by hour."""
     from siafu.apps.sla import Targets
-    from siafu.cli.filerun import parse_duration
+    from siafu.cli.filerun import KEPT_DAYS, parse_duration
     from siafu.config.settings import load
 
     targets = Targets(p95=None if p95 is None else _seconds(p95), success=None if success is None else _share(success))
-    settings, window = load(config=config), parse_duration(since)
+    settings, window = load(config=config), parse_duration(since, days=KEPT_DAYS)
     found = asyncio.run(_report(settings, targets, window, {"run": run, "tenant": tenant}, limit))
     if json:
         print_json(_record(found))
@@ -99,7 +100,9 @@ def _show(found: SlaReport) -> None:
         rows.append(("all", *_cells(found.total)))
     print_table(names, rows, nothing="no tasks were accepted in this time", numbers=2)
     if found.missed:
-        typer.echo(f"\n{found.missed:,} misses, the first {len(found.misses):,}:" if found.misses else "")
+        typer.echo(
+            f"\n{counted(found.missed, 'task')} missed it, the first {len(found.misses):,}:" if found.misses else ""
+        )
         print_table(("id", "state", "seconds", "accepted", "run", "key", "why"), [_told(miss) for miss in found.misses])
 
 

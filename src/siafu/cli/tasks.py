@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 import typer
 
-from siafu.border.text import counted
+from siafu.border.text import counted, preview, printable
 from siafu.cli.showing import AsJson, Config, print_lines, print_record, print_table, time_text
 from siafu.errors import ConfigError, InputError
 
@@ -110,16 +110,18 @@ Examples:
 def show(id: str = Id, config: Path | None = Config, json: bool = AsJson) -> None:
     """Show a task, what came of it, and the steps in its journal."""
 
-    async def look(desk: TaskDesk) -> tuple[Task, list[dict[str, Any]], list[Told]]:
+    async def look(desk: TaskDesk) -> tuple[Task, dict[str, Any], list[Told]]:
         task = await desk.one(id)
-        return task, await desk.journal(task.id), await desk.deliveries.told(task.id)
+        more = {"needs": await desk.needs(task.id), "request": _raw(task.payload), "steps": await desk.journal(task.id)}
+        return task, more, await desk.deliveries.told(task.id)
 
-    task, steps, webhooks = with_desk(config, look)
-    told = {**record(task), "request": _raw(task.payload), "steps": steps}
+    task, more, webhooks = with_desk(config, look)
+    told = record(task) | more
     if json:
         states = [{**msgspec.structs.asdict(each), "state": each.state} for each in webhooks]
         return print_lines([{**told, "webhooks": states}])
-    texts = {"request": task.payload, "result": task.result, "steps": len(steps)}
+    needs = ", ".join(f"{need['id']} ({need['state']})" for need in more["needs"])
+    texts = {"once": None, "request": task.payload, "result": task.result, "steps": len(more["steps"]), "needs": needs}
     return print_record({**told, **texts, "webhooks": "; ".join(map(_webhook, webhooks))})
 
 
@@ -245,13 +247,16 @@ Examples:
   siafu tasks purge --run monday --older 0
   siafu tasks purge --customer kim
       all of one customer, under way or not
+  siafu tasks purge --customer kim --tenant shop
 \b
 A purged task is gone with its request, its result and its journal, and its id
 may be submitted anew. What tools did stays in the audit (siafu effects).
+A customer is of one tenant: of --tenant, else of tasks that were submitted
+without one. Says when tasks of a customer of this name are another tenant's.
 """,
 )
 def purge(
-    older: str | None = typer.Option(None, "--older", metavar="DURATION", help="Ended so long ago: 0, 90s, 2h, 30d."),
+    older: str | None = typer.Option(None, "--older", metavar="DURATION", help="Ended so long ago: 0, 90s, 2h, 90d."),
     run: str | None = Run,
     customer: str | None = typer.Option(None, "--customer", help="All tasks of this customer (of --tenant)."),
     tenant: str | None = Tenant,
@@ -259,20 +264,29 @@ def purge(
     json: bool = AsJson,
 ) -> None:
     """Remove tasks for good."""
-    from siafu.cli.filerun import parse_duration
+    from siafu.cli.filerun import KEPT_DAYS, parse_duration
 
     if (customer is None) == (older is None):
         raise ConfigError("say what to remove: --older DURATION, or --customer NAME")
     if customer is not None and run is not None:
         raise ConfigError("--customer removes all tasks of a customer; leave --run away")
 
-    async def remove(desk: TaskDesk) -> int:
+    async def remove(desk: TaskDesk) -> tuple[int, dict[str, int]]:
         if customer is not None:
-            return await desk.forget(customer, tenant or "")
-        return await desk.purge(_which(run=run, tenant=tenant), 0.0 if older == "0" else parse_duration(older or ""))
+            number = await desk.forget(customer, tenant or "")
+            return number, {} if tenant is not None else await desk.tenants(customer)
+        return await desk.purge(
+            _which(run=run, tenant=tenant), parse_duration(older or "", least=0, days=KEPT_DAYS)
+        ), {}
 
-    number = with_desk(config, remove)
-    return print_lines([{"purged": number}]) if json else typer.echo(f"{number:,} purged")
+    number, elsewhere = with_desk(config, remove)
+    if json:
+        return print_lines([{"purged": number} | ({} if customer is None else {"other_tenants": elsewhere})])
+    typer.echo(f"{number:,} purged")
+    for name, more in elsewhere.items():
+        told = f"{counted(more, 'task')} of a customer of this name at another tenant: --tenant {printable(name)}"
+        typer.echo(f"siafu: {told}", err=True)
+    return None
 
 
 def show_retried(
@@ -301,7 +315,7 @@ def show_retried(
     for task in left:
         typer.echo(f"siafu: {task.id[:12]} stays as it is: {task.state}", err=True)
     if wanted > number:
-        typer.echo(f"siafu: {wanted - number:,} need tasks that did not succeed: retry those first", err=True)
+        typer.echo(f"siafu: {counted(wanted - number, 'task')} left that need others: retry those first", err=True)
     if number and not as_json:
         typer.echo("siafu: a worker that runs takes them, else: siafu worker", err=True)
     raise typer.Exit(1 if left or (named and wanted > number) else 0)
@@ -333,7 +347,9 @@ def with_desk(config: Path | None, do: Callable[[TaskDesk], Awaitable[T]], *, ri
 
 def record(task: Task) -> dict[str, Any]:
     """A task for JSON, without its request."""
-    told = msgspec.structs.asdict(task)
+    from siafu.store.task_records import name_of
+
+    told = {"id": task.id, "name": name_of(task.once, task.run), **msgspec.structs.asdict(task)}
     for name in ("payload", "print", "turn", "deps_left", "waits_since"):
         del told[name]
     result = None if task.result is None else _raw(task.result)
@@ -375,7 +391,10 @@ async def _say_left(desk: TaskDesk, which: Which) -> None:
     from siafu.cli.waits import waits_text
     from siafu.store.task_records import TERMINAL
 
-    if left := {state: number for state, number in (await desk.counts(which)).items() if state not in TERMINAL}:
+    counts = await desk.counts(which)
+    if not counts:
+        typer.echo("siafu: there is no such task; see: siafu tasks list", err=True)
+    if left := {state: number for state, number in counts.items() if state not in TERMINAL}:
         typer.echo(f"siafu: left: {_counted(left)}", err=True)
     if text := waits_text(await desk.waits(which)):
         typer.echo(f"siafu: {text}", err=True)
@@ -392,7 +411,11 @@ async def every(desk: TaskDesk, which: Which) -> list[Task]:
 async def _chosen(desk: TaskDesk, ids: list[str] | None, run: str | None) -> list[Task]:
     if bool(ids) == (run is not None):
         raise InputError("say which tasks: ids, or --run NAME; see: siafu tasks list")
-    return [await desk.one(id) for id in ids] if ids else await every(desk, _which(run=run))
+    if ids:
+        return [await desk.one(id) for id in ids]
+    if found := await every(desk, _which(run=run)):
+        return found
+    raise InputError(f"there is no task of the run {preview(run or '', 60)!r}; see: siafu tasks list")
 
 
 def _which(**values: Any) -> Which:
@@ -404,9 +427,12 @@ def _which(**values: Any) -> Which:
 def _why(task: Task) -> str:
     if task.state == "waiting" and task.waits_for:
         return f"waits for {task.waits_for}"
+    if task.state == "blocked":
+        return f"needs {counted(task.deps_left, 'more task')}: siafu tasks show {task.id[:12]}"
     if task.state == "succeeded":
         return ""
-    return f"{task.code}: {task.message}" if task.message else task.code
+    told = f"{task.code}: {task.message}" if task.message else task.code
+    return f"before: {told}" if told and task.state in ("ready", "leased") else told
 
 
 def _line(task: Task) -> str:
@@ -414,9 +440,9 @@ def _line(task: Task) -> str:
 
 
 def _told(task: Task) -> str:
-    from siafu.border.text import preview
+    from siafu.store.task_records import full_name
 
-    words = (time_text(task.ended_at or 0.0), task.id[:12], task.state, task.once or "", _why(task))
+    words = (time_text(task.ended_at or 0.0), task.id[:12], task.state, full_name(task.once, task.run), _why(task))
     return preview("  ".join(words), 300).rstrip()
 
 

@@ -93,7 +93,7 @@ def worker(
     json: bool = AsJson,
 ) -> None:
     """Do the tasks that were submitted."""
-    from siafu.cli.filerun import parse_duration
+    from siafu.cli.filerun import KEPT_DAYS, parse_duration
     from siafu.cli.logged import logged
     from siafu.queue.worker import WorkerOptions
 
@@ -102,7 +102,7 @@ def worker(
         "endpoint.base_url": base_url, "models.strong": strong, "models.cheap": cheap, "limits.rpm": rpm,
     }  # fmt: skip
     settings = _settings(config, flags, highest, processes)
-    seconds = None if keep == "0" else parse_duration(keep)
+    seconds = parse_duration(keep, least=0, days=KEPT_DAYS) or None  # 0 = for ever
     with logged(log_format):
         if parent_pid is None:
             _say_parts(settings)
@@ -357,7 +357,7 @@ def _together(found: Sequence[Mapping[str, Any]], restarts: int, done: Collectio
 def _text(found: Mapping[str, Any]) -> str:
     left = ", ".join(f"{number:,} {state}" for state, number in sorted(found["left"].items()))
     more = f", in {found['claimed']:,} deliveries" if found["claimed"] > found["tasks"] else ""
-    lost = f"; {found['fenced']:,} were another worker's before they ended" if found["fenced"] else ""
+    lost = f"; {found['fenced']:,} left its hands before they ended, as another's or removed" if found["fenced"] else ""
     again = f"; {found['restarts']:,} processes died or hung and were started again" if found["restarts"] else ""
     return f"{counted(found['tasks'], 'task')}{more}: {left or 'none ended'}{lost}{again}"
 

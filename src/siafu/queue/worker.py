@@ -415,6 +415,9 @@ class Worker:
         self._bell.looked(0)
         self.draining = True
         ends = self._clock.now() + self._options.grace
+        if self._held and not stops.hurry.is_set():
+            told = "worker %s stops: what it works on (%d) has %g s to end, else it goes back; asked again, at once"
+            log.info(told, self.name, len(self._held), self._options.grace)
         while self._held and not stops.hurry.is_set() and (left := ends - self._clock.now()) > 0:
             self._news.clear()
             await self._wait(left)

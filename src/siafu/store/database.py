@@ -325,6 +325,7 @@ def _sqlite(path: Path, patience: Callable[[], int]) -> Engine:
         db.execute("PRAGMA synchronous = FULL")  # a commit returns after its fsync
         db.execute("PRAGMA fullfsync = ON")  # macOS, where a plain fsync stops at the drive's cache
         db.execute("PRAGMA foreign_keys = ON")
+        db.execute("PRAGMA secure_delete = ON")  # what is removed shall not be left in the file; not all builds do so
         db.execute("PRAGMA recursive_triggers = ON")  # else REPLACE removes rows past the triggers of append_only
 
     def begin(connection: Connection) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import os
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
@@ -46,6 +47,8 @@ class RedisDoor:
                 "redis_url turns the check of certificates off: leave ssl_cert_reqs and ssl_check_hostname away, and "
                 "name a certificate authority of your own with ?ssl_ca_certs=/path"
             )
+        if (trusted := options.get("ssl_ca_certs")) and not os.access(trusted, os.R_OK):
+            raise ConfigError(f"redis_url has ssl_ca_certs={preview(trusted, 200)}, and that file cannot be read")
 
     def _new(self) -> Any:
         kind = self._library.RedisCluster if self._cluster else self._library.Redis
@@ -79,25 +82,30 @@ class RedisDoor:
         try:
             async with asyncio.timeout(self._timeout):
                 try:
-                    return await work(self._connected())
+                    return await self._with_client(work)
                 except errors.AskError:  # MOVED is one, too
                     await self.aclose()
                     self._cluster = True
-                    return await work(self._connected())
+                    return await self._with_client(work)
         except (
             errors.RedisError, errors.RedisClusterException, OSError,
             RuntimeError,  # of uvloop, for a connection that is closed
             ValueError, TypeError, LookupError,  # an answer of another form
         ) as error:  # fmt: skip
             await self.aclose()  # what is still to come on its connections is not for the next command
-            text = f"{type(error).__name__}: {preview(redact(str(error)), 200)}"
+            text = f"{type(error).__name__}: {preview(redact(str(error)), 200)}".removesuffix(": ")
             raise StoreError(f"Redis did not answer ({text})") from None
 
-    def _connected(self) -> Any:
+    async def _with_client(self, work: Callable[[Any], Awaitable[T]]) -> T:
         loop = asyncio.get_running_loop()
         if self._client is None or self._loop is not loop:
             self._client, self._loop = self._new(), loop
-        return self._client
+        client = self._client
+        try:
+            return await work(client)
+        finally:
+            if client is not self._client:  # closed for another command meanwhile, and perhaps connected anew for this
+                await client.aclose()
 
     async def aclose(self) -> None:
         """Close the connections. Idempotent; the next command opens new ones."""

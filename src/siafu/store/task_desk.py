@@ -138,6 +138,20 @@ class TaskDesk:
         sql = "SELECT path, seq, kind, usd_pico FROM task_journal WHERE task = :id ORDER BY path, seq"
         return [dict(row) for row in await self._database.run(lambda tx: tx.rows(sql, id=id))]
 
+    async def needs(self, id: str) -> list[dict[str, str]]:
+        """What a task needed that had not succeeded when it was accepted: id and state of each."""
+        sql = (
+            "SELECT id, state FROM task JOIN task_need ON task_need.needs = task.id "
+            "WHERE task_need.task = :id ORDER BY created_at, id"
+        )
+        return [dict(row) for row in await self._database.run(lambda tx: tx.rows(sql, id=id))]
+
+    async def tenants(self, customer: str) -> dict[str, int]:
+        """How many tasks customers of this name have, by tenant."""
+        sql = "SELECT tenant, COUNT(*) AS n FROM task WHERE customer = :customer GROUP BY tenant ORDER BY tenant"
+        rows = await self._database.run(lambda tx: tx.rows(sql, customer=clean(customer)))
+        return {row["tenant"]: row["n"] for row in rows}
+
     async def known(self, tenant: str, onces: Sequence[str]) -> dict[str, str]:
         """The ids of the tasks of a tenant that were submitted under these keys; others are left out."""
 

@@ -78,6 +78,11 @@ def name_of(once: str | None, run: str) -> str | None:
     return None if once is None else once.removeprefix(task_key(run, "")).partition(BOUND)[0]
 
 
+def full_name(once: str | None, run: str) -> str:
+    """RUN/NAME of a task, for people; empty = it was submitted with no name."""
+    return "" if once is None else f"{run}/{name_of(once, run)}"
+
+
 class NotAccepted(msgspec.Struct, frozen=True, kw_only=True):
     """code: key_reused (`once` stands for a task with another body, `id`), need_unknown (there is no task `id`) or
     need_failed (it has ended otherwise than well).

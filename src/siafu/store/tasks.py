@@ -324,8 +324,13 @@ def _as_lease(row: Mapping[str, Any]) -> Lease:
     )
 
 
+_FENCED = "UPDATE task SET fenced = fenced + 1 WHERE id = :id"
+
+
 def _renew(tx: Transaction, worker: str, held: Mapping[str, int], lease: float) -> frozenset[str]:
-    """Make the leases of `held` last; returns those that are no longer the worker's, which is counted."""
+    """Make the leases of `held` last; returns those that are no longer the worker's. Counted when another has had it
+    since: else its end, which has just been recorded, would be, too.
+    """
     names = {f"id{n}": id for n, id in enumerate(held)}
     sql = (
         "UPDATE task SET lease_until = {now} + :lease WHERE worker = :worker AND state = 'leased' "
@@ -334,7 +339,7 @@ def _renew(tx: Transaction, worker: str, held: Mapping[str, int], lease: float) 
     kept = {(row["id"], row["lease_epoch"]) for row in tx.rows(sql, worker=worker, lease=lease, **names)}
     lost = frozenset(id for id, epoch in held.items() if (id, epoch) not in kept)
     for id in lost:
-        _count_fenced(tx, id)
+        tx.change(f"{_FENCED} AND lease_epoch <> :epoch", id=id, epoch=held[id])
     return lost
 
 
@@ -370,12 +375,8 @@ def _held(tx: Transaction, asked: list[tuple[str, int]], *, columns: str) -> lis
     leased = {(row["id"], row["lease_epoch"]): row for row in tx.rows(sql, ids=[id for id, _ in asked])}
     for id, epoch in asked:
         if (id, epoch) not in leased:
-            _count_fenced(tx, id)
+            tx.change(_FENCED, id=id)
     return [leased.get(each) for each in asked]
-
-
-def _count_fenced(tx: Transaction, task: str) -> None:
-    tx.change("UPDATE task SET fenced = fenced + 1 WHERE id = :id", id=task)
 
 
 def _move(tx: Transaction, decided: Sequence[tuple[Task, Move]]) -> set[str]:

@@ -225,7 +225,7 @@ def whose(holder: Holder | None) -> Whose:
 
 
 _REFUSED = {
-    "key_reused": "this id stands for another task of this run, {}; give it another id",
+    "key_reused": "this id, or Idempotency-Key, stands for another task of this run, {}; give it another one",
     "need_unknown": "it needs the task {}, which there is not: needs are ids, or names of tasks that an "
     "earlier request submitted in the same run",
     "need_failed": "it needs the task {}, which did not succeed",
