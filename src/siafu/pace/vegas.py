@@ -62,7 +62,7 @@ class Vegas(Learned):
     def __init__(self, most: int) -> None:
         super().__init__(most)
         self._streams = _Window(_first_token, enough=10, slack=1.0, fall=1.0)
-        self._whole = _Window(_intercept, enough=20, slack=1.5, fall=0.25)  # they tell less
+        self._whole = _Window(_intercept, enough=20, slack=1.25, fall=0.5)  # they tell less
         self._since = -math.inf  # when the limit last moved; calls that left before tell nothing of it
         self._learned_at, self._judged = 0.0, 0
         self._former: float | None = self._aim  # the limit to go back to after a look at half of it
