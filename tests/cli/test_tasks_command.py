@@ -422,7 +422,7 @@ def test_g8_a_stopped_worker_hands_back_what_it_holds(tmp_path: Path, signals: i
             worker.kill()
             worker.wait()
     assert worker.returncode == signals - 1, err
-    assert signals == 2 or "stops: what it works on (4) has 1 s to end" in err
+    assert signals == 2 or "stops; tasks under way (4) have 1 s to end, then go back" in err
     assert json.loads(out)["left"] == {"ready": 4}
     db = database(tmp_path)
     rows = db.transact(lambda tx: tx.rows("SELECT state, deliveries FROM task ORDER BY created_at"))

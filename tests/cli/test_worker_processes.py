@@ -105,7 +105,10 @@ def test_what_several_workers_did_is_told_as_one_and_each_task_once() -> None:
         "tasks": 5, "claimed": 9, "left": {"succeeded": 3, "waiting": 1, "ready": 1}, "fenced": 2,
         "stopped": "budget_reached", "restarts": 3,
     }  # fmt: skip
-    said = "5 tasks, in 9 deliveries: 1 ready, 3 succeeded, 1 waiting; 2 were another worker's before they ended"
+    said = (
+        "5 tasks, in 9 deliveries: 1 ready, 3 succeeded, 1 waiting; "
+        "2 were another worker's, or removed, before they ended"
+    )
     assert _text(told) == f"{said}; 3 processes died or hung and were started again"
 
 

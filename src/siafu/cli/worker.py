@@ -357,7 +357,7 @@ def _together(found: Sequence[Mapping[str, Any]], restarts: int, done: Collectio
 def _text(found: Mapping[str, Any]) -> str:
     left = ", ".join(f"{number:,} {state}" for state, number in sorted(found["left"].items()))
     more = f", in {found['claimed']:,} deliveries" if found["claimed"] > found["tasks"] else ""
-    lost = f"; {found['fenced']:,} left its hands before they ended, as another's or removed" if found["fenced"] else ""
+    lost = f"; {found['fenced']:,} were another worker's, or removed, before they ended" if found["fenced"] else ""
     again = f"; {found['restarts']:,} processes died or hung and were started again" if found["restarts"] else ""
     return f"{counted(found['tasks'], 'task')}{more}: {left or 'none ended'}{lost}{again}"
 

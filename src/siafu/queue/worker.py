@@ -416,7 +416,7 @@ class Worker:
         self.draining = True
         ends = self._clock.now() + self._options.grace
         if self._held and not stops.hurry.is_set():
-            told = "worker %s stops: what it works on (%d) has %g s to end, else it goes back; asked again, at once"
+            told = "worker %s stops; tasks under way (%d) have %g s to end, then go back; a second signal: at once"
             log.info(told, self.name, len(self._held), self._options.grace)
         while self._held and not stops.hurry.is_set() and (left := ends - self._clock.now()) > 0:
             self._news.clear()
