@@ -32,6 +32,8 @@ def compose_problems(text: str) -> list[str]:
         wrong += [f"{name}: {problem}" for problem in _hardening(name, service)]
         wrong += [f"{name}: no volume {source}" for source in _volumes(service) if source not in found["volumes"]]
         if service["image"] == "siafu:local":
+            if service.get("pull_policy") != "never":
+                wrong.append(f"{name}: takes an image of that name from a registry")
             wrong += [f"{name}: {problem}" for problem in command_problems(service["command"])]
     for name in SERVERS:
         if "ports" in services[name] or services[name]["networks"] != ["inside"]:
@@ -165,6 +167,7 @@ def test_sec41_the_services_are_closed_limited_and_not_root() -> None:
         ("image: redis:8", "image: redis", "redis: has no fixed"),
         ("  worker: {}\n", "", "worker: no volume worker"),
         ("${SIAFU_METRICS_TOKEN:+0.0.0.0:8000}", "0.0.0.0:8000", "worker: no metrics"),
+        ("pull_policy: never  # up", "build: .  # up", "worker: takes an image"),
         ("[payments, serve, --ledger, paid.jsonl,", "[payments, serve,", "payments: siafu payments serve --port 9200:"),
         ('[worker, --min, "8", --max, "64"]', '[worker, --mim, "8"]', "worker: siafu worker --mim"),
     ],
