@@ -362,9 +362,8 @@ class _Bare:
 @pytest.mark.parametrize("kind", [*aiohttp_errors(), OSError, ConnectionResetError, TimeoutError])
 def test_every_error_of_the_http_library_has_a_meaning(kind: type[BaseException]) -> None:
     made: BaseException = kind.__new__(type(f"Bare{kind.__name__}", (_Bare, kind), {}))
-    call = transport_module._Call(
-        Upstream(name="fake", base_url="https://api.example.com/v1", key=Secret(KEY)), 0.0, late=False, stream=False
-    )
+    fake = Upstream(name="fake", base_url="https://api.example.com/v1", key=Secret(KEY))
+    call = transport_module._Call(upstream=fake, began=0.0, limit=600.0)
     error = call.translate(made, began=False)
     assert isinstance(error, ModelError)
     assert "fake (https://api.example.com/v1)" in error.message

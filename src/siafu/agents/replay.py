@@ -11,7 +11,7 @@ effect: `intent`: about to be called; `effect`: its outcome; `unclear`: the erro
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Container, Iterable
+from collections.abc import Awaitable, Container, Iterable
 from typing import NamedTuple
 
 import msgspec
@@ -55,9 +55,10 @@ class Replay:
     """The journal of one task while it runs. `journal` None = nothing is kept (every look-up misses)."""
 
     def __init__(self, task: str, journal: Journal | None, entries: Iterable[JournalEntry]) -> None:
+        self.place = Strands().place  # of the next step on a path. Call it before the first await of the step
+        self.kept = journal is not None
         self._task = task
         self._journal = journal
-        self._strands = Strands()
         self._new: dict[str, int] = defaultdict(int)
         self.open: dict[str, Open] = {}  # effects of this run of the task that are not settled, by key
         self._left = {parse(e.path, e.seq): e for e in entries}
@@ -69,16 +70,14 @@ class Replay:
             path = entry.path if entry.kind == "value" else place.path
             self._same[path, entry.fingerprint].append(place)
 
-    def place(self, path: str) -> Place:
-        """The place of the next step on `path`. Call it before the first await of the step."""
-        return self._strands.place(path)
-
     def take(self, place: Place, kinds: Container[str], fingerprint: str) -> JournalEntry | None:
         """The journaled outcome of this step, None when it must run. An entry is given out once.
 
         `kinds`: all that the outcome may be. They are looked for together: a call that failed and was made again later,
         in the same words, must find its fault first and its success later.
         """
+        if not self._left:
+            return None
         entry = self._left.get(place)
         if entry is None or entry.kind not in kinds or entry.fingerprint != fingerprint:
             path = place.strand if "value" in kinds else place.path
@@ -105,10 +104,9 @@ class Replay:
         effects = (p for p, e in self._left.items() if e.kind in EFFECTS and p.path == place.path)
         return any(p.order[:-1] == place.order[:-1] or p < place for p in effects)
 
-    async def append(self, entry: JournalEntry) -> None:
+    def append(self, entry: JournalEntry) -> Awaitable[None]:
         """Make `entry` durable; returns at once without a journal."""
-        if self._journal is not None:
-            await self._journal.append(self._task, entry)
+        return _nowhere() if self._journal is None else self._journal.append(self._task, entry)
 
     def discarded(self) -> list[JournalEntry]:
         """After the task's last step: the entries in whose stead new ones of their kind were made, the latest first.
@@ -122,3 +120,7 @@ class Replay:
                 new[entry.kind] -= 1
                 found.append(entry)
         return found
+
+
+async def _nowhere() -> None:
+    """Where entries go that nobody keeps."""

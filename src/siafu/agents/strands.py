@@ -8,17 +8,19 @@ step; so a program that runs again numbers all its steps as before, although ans
 from __future__ import annotations
 
 import asyncio
+import itertools
 import re
 import weakref
 from collections import defaultdict
 from contextvars import ContextVar
-from typing import NamedTuple
+
+import msgspec
 
 _SUFFIX = re.compile(r"(?:~(\d+))?((?:>\d+)*)$")
 
 
-class Place(NamedTuple):
-    """Where a step stands. `path`: the agent's. `order`: the numbers of its strand and, last, its own; tuples of one
+class Place(msgspec.Struct, frozen=True, order=True, gc=False):
+    """Where a step stands. `path`: the agent's. `order`: the numbers of its strand and, last, its own. Places of one
     path compare in program order.
     """
 
@@ -58,7 +60,7 @@ class Strands:
 
     def __init__(self) -> None:
         self._me = weakref.ref(self)
-        self._next: dict[tuple[str, tuple[int, ...]], int] = defaultdict(int)
+        self._next: dict[tuple[str, tuple[int, ...]], itertools.count[int]] = defaultdict(itertools.count)
 
     def place(self, path: str) -> Place:
         """The place of the next step that the running asyncio task makes on `path`."""
@@ -67,12 +69,8 @@ class Strands:
         seen = _seen.get()
         asked, strand = seen.get((self._me, path), (None, ()))
         if asked is None or asked() is not running:
-            strand = (*strand, self._count(path, strand))
+            strand = (*strand, next(self._next[path, strand]))
             alive = {key: known for key, known in seen.items() if key[0]() is not None}
-            _seen.set({**alive, (self._me, path): (weakref.ref(running), strand)})
-        return Place(path, (*strand, self._count(path, strand)))
-
-    def _count(self, path: str, strand: tuple[int, ...]) -> int:
-        number = self._next[path, strand]
-        self._next[path, strand] = number + 1
-        return number
+            alive[self._me, path] = weakref.ref(running), strand
+            _seen.set(alive)
+        return Place(path, (*strand, next(self._next[path, strand])))

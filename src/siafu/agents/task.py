@@ -26,6 +26,8 @@ from siafu.store.records import JournalEntry
 from siafu.tools.toolset import Tool, ToolResult, ToolSet
 
 _chance = SystemRandom()
+_MODEL = ("model", "fault")
+_VALUE = ("value", "fault")
 _TOOL = ("tool", "fault", *EFFECTS)
 
 
@@ -126,32 +128,26 @@ class TaskContext:
         place = self._replay.place(self._path)
         request = prompt if isinstance(prompt, ChatRequest) else self._request(prompt, options)
         asked = hashlib.sha256(request.canonical()).hexdigest()
-        found = self._recall(place, asked, "model")
+        found = self._replay.take(place, _MODEL, asked)
         if found is not None:
-            answer = msgspec.json.decode(found.outcome, type=ChatAnswer)
+            answer = msgspec.json.decode(self._replayed(found, "model").outcome, type=ChatAnswer)
         else:
-            answer = await self._ask(request, place, asked)
+            entry = self._entry("model", place, asked)
+            try:
+                reply = await self._around.endpoint.open(request, self._call_at(entry))
+                answer = await reply.message()
+            except ModelError as error:
+                if not isinstance(error, PAUSING):
+                    await self._replay.append(msgspec.structs.replace(entry, kind="fault", outcome=freeze(error)))
+                raise
+            if self._replay.kept:  # else nobody reads its bytes
+                entry = msgspec.structs.replace(entry, outcome=dumps(answer), usd_pico=answer.usd_pico)
+                await self._replay.append(entry)
         self.spent.add(answer)
         return answer
 
-    async def _ask(self, request: ChatRequest, place: Place, asked: str) -> ChatAnswer:
-        entry = self._entry("model", place, asked)
-        try:
-            reply = await self._around.endpoint.open(request, self._call_at(entry))
-            answer = await reply.message()
-        except ModelError as error:
-            if not isinstance(error, PAUSING):
-                await self._replay.append(msgspec.structs.replace(entry, kind="fault", outcome=freeze(error)))
-            raise
-        await self._replay.append(msgspec.structs.replace(entry, outcome=dumps(answer), usd_pico=answer.usd_pico))
-        return answer
-
-    def _recall(self, place: Place, asked: str, *kinds: str) -> JournalEntry | None:
-        """The journaled outcome of this step; None when it must run. Raises the error it ended with."""
-        found = self._replay.take(place, (*kinds, "fault"), asked)
-        return None if found is None else self._replayed(found, kinds[0])
-
     def _replayed(self, found: JournalEntry, kind: str) -> JournalEntry:
+        """The journaled outcome of a step. Raises the error it ended with."""
         self._around.observer(Replayed(run=self.call.run, task=self.call.task, kind=kind))
         if found.kind in ("fault", "unclear"):
             raise thaw(found.outcome)
@@ -331,9 +327,9 @@ class TaskContext:
 
     async def _value(self, name: str, draw: Callable[[], Any]) -> Any:
         place = self._replay.place(self._path)
-        found = self._recall(place, name, "value")
+        found = self._replay.take(place, _VALUE, name)
         if found is not None:
-            return msgspec.json.decode(found.outcome)
+            return msgspec.json.decode(self._replayed(found, "value").outcome)
         value = draw()
         await self._replay.append(msgspec.structs.replace(self._entry("value", place, name), outcome=dumps(value)))
         return value

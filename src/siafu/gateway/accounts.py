@@ -7,7 +7,7 @@ Exact under concurrency: nothing is awaited between looking at the balances and 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from decimal import Decimal
 from types import MappingProxyType
@@ -106,6 +106,14 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     earlier: Earlier | None = None
 
 
+class _Run(msgspec.Struct, eq=False):
+    """A run's money. beside, rules: as in `Accounts.set`; no rule without a limit."""
+
+    account: Account = msgspec.field(default_factory=Account)
+    beside: tuple[Account, ...] = ()
+    rules: Rules | None = None
+
+
 class _Item(msgspec.Struct, eq=False):
     account: Account
     agents: dict[str, Account]
@@ -133,18 +141,13 @@ class Accounts:
         self.roles = roles
         self.keys = keys
         self.lend = lend
-        self._accounts: dict[str, Account] = {}
-        self._beside: dict[str, tuple[Account, ...]] = {}
-        self._rules: dict[str, Rules] = {}
+        self._runs: dict[str, _Run] = defaultdict(_Run)
         self._items: dict[tuple[str, str], _Item] = {}  # the one used longest ago first
         self._shared = shared
 
     def of(self, run: str) -> Account:
         """The account of a run; without `set`, one without a limit."""
-        account = self._accounts.get(run)
-        if account is None:
-            account = self._accounts[run] = Account()
-        return account
+        return self._runs[run].account
 
     def set(
         self,
@@ -160,26 +163,23 @@ class Accounts:
         although there is a limit; what they cost is then not counted. rules: budgets within the run. beside: parts of
         budgets shared by processes, in which all its calls must fit too.
         """
-        account = self._accounts[run] = Account(limit=limit, spent=spent, allow_unpriced=allow_unpriced)
-        self._beside[run] = tuple(beside)
-        self._rules.pop(run, None)
-        if rules is not None and (rules.per_item is not None or rules.per_agent is not None):
-            self._rules[run] = rules
+        if rules is not None and rules.per_item is None and rules.per_agent is None:
+            rules = None
+        account = Account(limit=limit, spent=spent, allow_unpriced=allow_unpriced)
+        self._runs[run] = _Run(account, tuple(beside), rules)
         return account
 
     def close(self, run: str) -> Account:
         """Take a finished run's account out and return it."""
-        self._rules.pop(run, None)
-        self._beside.pop(run, None)
         for key in [key for key in self._items if key[0] == run]:
             del self._items[key]
-        return self._accounts.pop(run, None) or Account()
+        return self._runs.pop(run, _Run()).account
 
     def budgets(self) -> dict[str, tuple[int, int]]:
         """What is spent or reserved, and the whole: of the budgets of all runs together (`run`), and of the one that
         processes share (`shared`). Without those that there are not; of several beside a run, of the first.
         """
-        own = [*self._accounts.values(), *(each for beside in self._beside.values() for each in beside[:1])]
+        own = [account for each in self._runs.values() for account in (each.account, *each.beside[:1])]
         runs = [used for account in own if (used := account.used()) is not None]
         found = {"run": (sum(used for used, _ in runs), sum(whole for _, whole in runs))} if runs else {}
         if self._shared is not None and (shared := self._shared.today().used()) is not None:
@@ -196,12 +196,13 @@ class Accounts:
 
     def limited(self, run: str) -> bool:
         """Whether any budget holds for the calls of a run."""
-        beside = self._shared is not None or run in self._rules or bool(self._beside.get(run))
-        return beside or self.of(run).limit is not None
+        found = self._runs[run]
+        others = self._shared is not None or found.rules is not None or bool(found.beside)
+        return others or found.account.limit is not None
 
     def pressed(self, run: str, share: Decimal, *, task: str = "", agent: str = "", role: str = "") -> bool:
         """Whether `share` of a budget that a call belongs to is used: spent, or reserved by others."""
-        used = [account.used() for account in self._known(run, task, agent, role)]
+        used = [account.used() for account in self.path(run, task, agent, role)]
         return any(each is not None and each[0] >= share * each[1] for each in used)
 
     async def reserve(self, run: str, amount: int, *, task: str = "", agent: str = "") -> Hold:
@@ -211,17 +212,23 @@ class Accounts:
         Raises: BudgetReached when it does not fit in what is left of the run's or the shared budget, ItemBudgetReached
         for that of the item or the agent; StoreError. Cancelling reserves nothing.
         """
-        if run in self._rules:
-            await self._open_item(run, task)
-        return await self.reserve_in(self._known(run, task, agent), amount)
+        rules = self._runs[run].rules
+        if rules is not None:
+            await self._open_item(run, task, rules)
+        return await self.reserve_in(self.path(run, task, agent), amount)
 
     async def reserve_in(self, path: tuple[Account, ...], amount: int) -> Hold:
         """The same in the accounts of `path`."""
         hold = Hold(path, amount)
+        blocked: Account | None
         while True:
-            blocked = next((each for each in hold.path if _crowded(each)), None) or _take(hold)
-            if blocked is None:
-                return hold
+            for blocked in path:
+                if _crowded(blocked):
+                    break
+            else:
+                blocked = _take(hold)
+                if blocked is None:
+                    return hold
             if blocked.lease is not None:
                 await blocked.lease.fill(amount)
                 blocked = _take(hold)
@@ -232,15 +239,11 @@ class Accounts:
 
     def room(self, run: str, amount: int, *, task: str = "", agent: str = "", role: str = "") -> bool:
         """Whether `amount` would be set aside at once."""
-        return self.room_in(self._known(run, task, agent, role), amount)
+        return self.room_in(self.path(run, task, agent, role), amount)
 
     def room_in(self, path: tuple[Account, ...], amount: int) -> bool:
         """The same in the accounts of `path`."""
         return not any(_crowded(each) or _short(each, amount) for each in path)
-
-    def unreserved(self, run: str, *, task: str = "", agent: str = "") -> Hold:
-        """For an attempt whose cost nobody can tell before: nothing is set aside."""
-        return Hold(self._known(run, task, agent))
 
     def settle(self, hold: Hold, cost: int) -> None:
         """Replace a reservation by the cost."""
@@ -267,24 +270,26 @@ class Accounts:
             _wake(account)
             raise
 
-    def _known(self, run: str, task: str, agent: str, role: str = "") -> tuple[Account, ...]:
+    def path(self, run: str, task: str, agent: str, role: str = "") -> tuple[Account, ...]:
         """The accounts of a call, the innermost first; with `role`, that of its budget too."""
-        path: tuple[Account, ...] = (self.of(run), *self._beside.get(run, ()))
+        found = self._runs[run]
+        path = (found.account, *found.beside)
         if role in self.roles:
             path = (*path, self.roles[role].today())
         if self._shared is not None:
             path = (*path, self._shared.today())
-        item = self._items.get((run, task)) if run in self._rules else None
-        if item is None:
+        rules = found.rules
+        item = None if rules is None else self._items.get((run, task))
+        if rules is None or item is None:
             return path
-        limit = self._rules[run].per_agent
+        limit = rules.per_agent
         if limit is None:
             return (item.account, *path)
         return (item.agents.setdefault(agent, Account(limit=limit, kind="agent")), item.account, *path)
 
-    async def _open_item(self, run: str, task: str) -> None:
+    async def _open_item(self, run: str, task: str, rules: Rules) -> None:
         """Have the item's account at hand."""
-        key, rules = (run, task), self._rules[run]
+        key = run, task
         if key not in self._items:
             before = {} if rules.earlier is None else await rules.earlier(task)
             agents = {name: Account(limit=rules.per_agent, spent=cost, kind="agent") for name, cost in before.items()}
@@ -306,10 +311,10 @@ def _take(hold: Hold) -> Account | None:
     """
     blocked, amount = None, hold.amount
     for account in hold.path:
-        if account.lease is None and not _fits(account, amount):
-            raise _reached(account, amount)
-        if blocked is None and _short(account, amount):
-            blocked = account
+        if _short(account, amount):
+            if account.lease is None and not _fits(account, amount):
+                raise _reached(account, amount)
+            blocked = blocked or account
     if blocked is None:
         for account in hold.path:
             account.reserved += amount

@@ -40,10 +40,14 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True):
         if self.tools:
             body["tools"] = self.tools
         body["messages"] = self.messages
-        for name in ("tool_choice", "response_format", "temperature", "max_tokens"):
-            value = getattr(self, name)
-            if value is not None:
-                body[name] = value
+        if self.tool_choice is not None:
+            body["tool_choice"] = self.tool_choice
+        if self.response_format is not None:
+            body["response_format"] = self.response_format
+        if self.temperature is not None:
+            body["temperature"] = self.temperature
+        if self.max_tokens is not None:
+            body["max_tokens"] = self.max_tokens
         if self.stream:
             body["stream"] = True
             body["stream_options"] = {"include_usage": True}

@@ -7,10 +7,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from random import Random
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -120,8 +120,8 @@ class Gateway:
         self._closing: set[asyncio.Task[None]] = set()
         self.accounts = accounts
 
-    async def open(self, request: ChatRequest, context: CallContext) -> Reply:
-        return await self._endpoint.open(request, context)
+    def open(self, request: ChatRequest, context: CallContext) -> Coroutine[Any, Any, Reply]:
+        return self._endpoint.open(request, context)
 
     @property
     def lanes(self) -> list[Lane]:

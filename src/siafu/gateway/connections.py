@@ -8,19 +8,17 @@ from functools import partial
 from typing import Any, cast
 
 import aiohttp
+import msgspec
 from aiohttp.client_proto import ResponseHandler
 
 # seconds until it is asked, between askings, askings; milliseconds until what was sent must have arrived
 _PEER = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3), ("TCP_USER_TIMEOUT", 60_000))
 
 
-class Connection:
+class Connection(msgspec.Struct, eq=False):
     """The connection of one request. `used`: it has carried an answer before."""
 
-    __slots__ = ("used",)
-
-    def __init__(self) -> None:
-        self.used = True
+    used: bool = True
 
 
 connection_in_use: ContextVar[Connection | None] = ContextVar("siafu_connection", default=None)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
+from typing import Any
 
 from siafu.errors import DeadlineReached
 from siafu.gateway.chat import ChatRequest
@@ -18,10 +20,13 @@ class Deadlined:
         self._inner = inner
         self._clock = clock
 
-    async def open(self, request: ChatRequest, context: CallContext) -> Reply:
+    def open(self, request: ChatRequest, context: CallContext) -> Coroutine[Any, Any, Reply]:
         if context.deadline is None:
-            return await self._inner.open(request, context)
-        left = context.deadline - self._clock.now()
+            return self._inner.open(request, context)
+        return self._open_by(context.deadline, request, context)
+
+    async def _open_by(self, deadline: float, request: ChatRequest, context: CallContext) -> Reply:
+        left = deadline - self._clock.now()
         if left <= 0:
             raise DeadlineReached("the time for this call was over before it was sent")
         scope = asyncio.timeout(left)

@@ -88,28 +88,21 @@ class Endpoint(Protocol):
         ...
 
 
-class PlainReply:
-    """A Reply whose answer is already whole."""
+class PlainReply(msgspec.Struct, eq=False):
+    """A Reply whose answer is already whole. `seconds`: as in `End`."""
 
-    __slots__ = ("_answer", "_end", "head")
-
-    def __init__(self, answer: ChatAnswer, head: ReplyHead | None = None, seconds: float = 0.0) -> None:
-        self.head = head or ReplyHead()
-        self._answer = answer
-        self._end = End(outcome="completed", answer=answer, seconds=seconds)
-
-    @property
-    def seconds(self) -> float:
-        return self._end.seconds
+    answer: ChatAnswer
+    head: ReplyHead = msgspec.field(default_factory=ReplyHead)
+    seconds: float = 0.0
 
     async def deltas(self) -> AsyncIterator[Delta]:
-        yield Delta(content=self._answer.text, reasoning=_reasoning(self._answer.message))
+        yield Delta(content=self.answer.text, reasoning=_reasoning(self.answer.message))
 
     async def message(self) -> ChatAnswer:
-        return self._answer
+        return self.answer
 
     def on_end(self, callback: EndCallback) -> None:
-        callback(self._end)
+        callback(End(outcome="completed", answer=self.answer, seconds=self.seconds))
 
     async def aclose(self) -> None:
         return None

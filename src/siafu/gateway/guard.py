@@ -133,10 +133,10 @@ class Guarded:
             for gate, taken in entered:
                 gate.breaker.ended(taken)
                 gate.look()
-        sent_at = max(began, reply.head.began)
-        if sent_at > known.heard.get(model, -math.inf):
-            if len(known.heard) >= MOST_MODELS:
-                known.heard.clear()
+        sent_at, before = max(began, reply.head.began), known.heard.get(model)
+        if before is None and len(known.heard) >= MOST_MODELS:
+            known.heard.clear()
+        if before is None or sent_at > before:
             known.heard[model] = sent_at
         if known.gates or self._credit is not None:
             self._answered(model, sent_at, context.run)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable
+from functools import partial
 from random import Random
 from typing import Literal
 
@@ -209,7 +210,7 @@ class Limited:
         headers = reply.head.headers
         if "x-ratelimit-remaining-requests" in headers or "x-ratelimit-remaining-tokens" in headers:
             admission.heard(permit, limits_left(headers, "requests"), limits_left(headers, "tokens"))
-        reply.on_end(lambda end: self._ended(permit, request, end))
+        reply.on_end(partial(self._ended, permit, request))
         return reply
 
     def _tokens(self, request: ChatRequest) -> int:
@@ -277,8 +278,6 @@ class Limited:
 
     def _dispatch(self) -> None:
         """Admit waiters, the next first, as far as the limits allow; see that somebody looks again in time."""
-        if not self._queue.held and self._sharing is None:
-            return
         now, admission, queue = self._clock.now(), self._admission, self._queue
         waiter: _Waiter | None = None
         while not admission.full and (waiter := queue.peek()) is not None:
@@ -327,8 +326,10 @@ class Limited:
             pause = self._throttle.paused_until - now
             if pause > self._limits.max_wait:
                 self.turn_away(lambda: self._too_long(pause))
-        self._dispatch()
-        self._see_idle()
+        if self._queue.held or self._sharing is not None:
+            self._dispatch()
+        if self._when_idle is not None:
+            self._see_idle()
 
     def _used(self, request: ChatRequest, end: End) -> int | None:
         """The tokens of a call that ended, None = unknown. Learns from it what such calls use."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Mapping
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -52,48 +52,40 @@ class Books(msgspec.Struct, kw_only=True):
     max_output: int = DEFAULT_MAX_OUTPUT
 
 
-class _Attempt:
-    """One physical attempt between its opening and its one settlement."""
+class _Attempt(msgspec.Struct, eq=False):
+    """One physical attempt between its opening and its one settlement. rates: of the model that was asked; served: of
+    the one that answered, else the same. began: monotonic seconds; when it was sent, once it is.
+    """
 
-    __slots__ = ("_metered", "began", "context", "hold", "id", "model", "prices", "rates", "reserved", "sent")
-
-    hold: Hold  # once it is reserved, before the line is opened
-
-    def __init__(self, metered: Metered, id: str, context: CallContext, model: str, rates: Rates | None) -> None:
-        self._metered = metered
-        self.id = id
-        self.context = context
-        self.model = model
-        self.prices = metered.books.prices
-        self.rates = rates
-        self.reserved: int | None = None
-        self.sent = False
-        self.began = metered.clock.now()
+    metered: Metered
+    context: CallContext
+    line: AttemptOpened
+    hold: Hold
+    prices: Prices
+    rates: Rates | None
+    served: Rates | None
+    began: float
+    sent: bool = False
 
     def priced(self, answer: ChatAnswer) -> ChatAnswer:
         """The answer with its cost and the number of the attempt."""
-        rates = self._rates_of(answer.model)
+        if answer.model and answer.model != self.line.model:
+            self.served = self.prices.rates(answer.model, self.metered.clock.wall()) or self.rates
+        rates = self.served
         cost = None if rates is None or answer.usage is None else rates.cost(answer.usage)
         return msgspec.structs.replace(answer, usd_pico=cost, attempts=self.context.attempts + 1)
 
-    def _rates_of(self, served: str) -> Rates | None:
-        """The rates of the model that answered, else those of the model that was asked."""
-        if not served or served == self.model:
-            return self.rates
-        return self.prices.rates(served, self._metered.clock.wall()) or self.rates
-
     def answered(self, answer: ChatAnswer, first_token: float | None = None) -> None:
-        """Settle an attempt that gave a (priced) answer."""
-        usage = answer.usage
-        rates = self._rates_of(answer.model)
+        """Settle an attempt that gave an answer, which is priced."""
+        usage, rates = answer.usage, self.served
         known = usage is not None
         usage = usage or _NOTHING
         saved = 0 if rates is None or answer.usd_pico is None else rates.saved(usage)
         self._settle(
             AttemptSettled(
-                attempt=self.id,
+                attempt=self.line.attempt,
                 outcome="ok",
-                settled_at=self._metered.clock.wall(),
+                settled_at=self.metered.clock.wall(),
                 status=200,
                 code=DOUBTFUL if usage.doubtful else "",
                 served_model=answer.model,
@@ -103,11 +95,11 @@ class _Attempt:
                 output_tokens=usage.output,
                 reasoning_tokens=usage.reasoning,
                 usage_known=known,
-                usd_pico=answer.usd_pico if known else self.reserved,
+                usd_pico=answer.usd_pico if known else self.line.reserved_pico,
                 saved_pico=saved,
                 price_source="" if rates is None else rates.source,
                 price_date="" if rates is None else rates.date,
-                seconds=self._metered.clock.now() - self.began,
+                seconds=self.metered.clock.now() - self.began,
                 first_token=first_token,
             )
         )
@@ -121,16 +113,16 @@ class _Attempt:
         rates = self.rates
         self._settle(
             AttemptSettled(
-                attempt=self.id,
+                attempt=self.line.attempt,
                 outcome=_outcome(end),
-                settled_at=self._metered.clock.wall(),
+                settled_at=self.metered.clock.wall(),
                 status=getattr(end.error, "status", None),
                 code=HEDGE_LOST if self._lost(end) else _code(end.error),
                 usage_known=free,
-                usd_pico=0 if free else self.reserved,
+                usd_pico=0 if free else self.line.reserved_pico,
                 price_source="" if rates is None else rates.source,
                 price_date="" if rates is None else rates.date,
-                seconds=self._metered.clock.now() - self.began,
+                seconds=self.metered.clock.now() - self.began,
                 first_token=end.first_token,
             )
         )
@@ -142,22 +134,22 @@ class _Attempt:
 
     def _settle(self, line: AttemptSettled) -> None:
         """Give the reservation back, charge, write the line, tell the observer."""
-        accounts, context = self._metered.books.accounts, self.context
+        metered, context, accounts = self.metered, self.context, self.metered.books.accounts
         account = accounts.of(context.run)
         if line.code == HEDGE_LOST:
             account.hedged += line.usd_pico or 0
         account.unpriced += self.rates is None
         account.unknown += not line.usage_known
         accounts.settle(self.hold, line.usd_pico or 0)
-        self._metered.books.ledger.settle(line)
-        self._metered.observer(
+        metered.books.ledger.settle(line)
+        metered.observer(
             AttemptEnded(
                 run=context.run,
                 task=context.task,
                 role=context.role,
-                model=line.served_model or self.model,
-                upstream=self._metered.upstream,
-                key=self._metered.key,
+                model=line.served_model or self.line.model,
+                upstream=metered.upstream,
+                key=metered.key,
                 bucket=context.bucket,
                 outcome=line.outcome,
                 code=line.code,
@@ -192,25 +184,25 @@ class Metered:
 
         Raises, before anything is sent: UnpricedModel, BudgetReached, ItemBudgetReached.
         """
-        books = self.books
-        rates = books.prices.rates(request.model, self.clock.wall())
-        request = self._bounded(request, rates, context.run)
-        self._count += 1
-        attempt = _Attempt(self, f"{self._prefix}-{self._count}", context, request.model, rates)
-        output = max_output(request)
-        if rates is not None and output is not None:
-            amount = rates.ceiling(len(encode(request)), output)
-            attempt.hold = await books.accounts.reserve(context.run, amount, task=context.task, agent=context.agent)
-            attempt.reserved = amount
+        books, prices, run, began = self.books, self.books.prices, context.run, self.clock.now()
+        rates, amount = prices.rates(request.model, self.clock.wall()), None
+        output = None if rates is None else max_output(request)
+        if output is None and books.accounts.limited(run):
+            request, output = self._bounded(request, rates, run)
+        if rates is None or output is None:  # nobody can tell its cost before
+            hold = Hold(books.accounts.path(run, context.task, context.agent))
         else:
-            attempt.hold = books.accounts.unreserved(context.run, task=context.task, agent=context.agent)
+            amount = rates.ceiling(len(encode(request)), output)
+            hold = await books.accounts.reserve(run, amount, task=context.task, agent=context.agent)
+        line = self._line(context, request.model, amount)
+        attempt = _Attempt(self, context, line, hold, prices, rates, rates, began)
         try:
-            await books.ledger.open(self._opened(attempt))
+            await books.ledger.open(line)
         except asyncio.CancelledError as error:  # the line may have been written
             attempt.ended(End(outcome="abandoned", error=error))
             raise
         except BaseException:
-            books.accounts.settle(attempt.hold, 0)
+            books.accounts.settle(hold, 0)
             raise
         attempt.sent, attempt.began = True, self.clock.now()
         if context.heat is not None:
@@ -221,41 +213,38 @@ class Metered:
             attempt.ended(End(outcome="failed", error=error))
             raise
         if isinstance(reply, PlainReply):
-            answer = attempt.priced(await reply.message())
+            answer = attempt.priced(reply.answer)
             attempt.answered(answer)
             return PlainReply(answer, reply.head, self.clock.now() - attempt.began)
         reply.on_end(attempt.ended)
         return ToldReply(reply, attempt.priced)
 
-    def _bounded(self, request: ChatRequest, rates: Rates | None, run: str) -> ChatRequest:
-        """The request with a maximum of output, when there is a budget to keep."""
-        if not self.books.accounts.limited(run):
-            return request
+    def _bounded(self, request: ChatRequest, rates: Rates | None, run: str) -> tuple[ChatRequest, int | None]:
+        """The request with a maximum of output, as there is a budget to keep, and that; None = it may go unpriced."""
         if rates is None:
             if self.books.accounts.of(run).allow_unpriced:
-                return request
+                return request, None
             raise UnpricedModel(
                 f"there is a budget, but no price for exactly the model {request.model!r}: nothing was sent; check the "
                 "spelling, set its price, or allow unpriced models",
                 attempts=0,
             )
-        if max_output(request) is None:
-            return msgspec.structs.replace(request, max_tokens=self.books.max_output)
-        return request
+        request = msgspec.structs.replace(request, max_tokens=self.books.max_output)
+        return request, max_output(request)
 
-    def _opened(self, attempt: _Attempt) -> AttemptOpened:
-        context = attempt.context
+    def _line(self, context: CallContext, model: str, amount: int | None) -> AttemptOpened:
+        self._count += 1
         return AttemptOpened(
-            attempt=attempt.id,
+            attempt=f"{self._prefix}-{self._count}",
             run=context.run,
             task=context.task,
             step=context.step,
             agent=context.agent,
             role=context.role,
             upstream=self.upstream,
-            model=attempt.model,
+            model=model,
             opened_at=self.clock.wall(),
-            reserved_pico=attempt.reserved,
+            reserved_pico=amount,
             key=self.key,
             bucket=context.bucket,
         )
@@ -285,11 +274,15 @@ def max_output(request: ChatRequest) -> int | None:
     """The most tokens of output that a request allows, of all its alternatives (`n`); None = it names no limit. Zero
     and negative numbers are none: some servers take them for "without end".
     """
-    extra = request.extra
-    given = [request.max_tokens, *(extra.get(name) for name in _OUTPUT_LIMITS)] if extra else [request.max_tokens]
-    limits = [limit for limit in given if isinstance(limit, int) and limit > 0]
-    count = extra.get("n")
-    return max(limits) * (count if isinstance(count, int) and count > 1 else 1) if limits else None
+    most, extra = _positive(request.max_tokens), request.extra
+    if extra:
+        most = max(most, *(_positive(extra.get(name)) for name in _OUTPUT_LIMITS)) * max(1, _positive(extra.get("n")))
+    return most or None
+
+
+def _positive(value: Any) -> int:
+    """0 for everything else."""
+    return value if isinstance(value, int) and value > 0 else 0
 
 
 def _outcome(end: End) -> _Outcome:

@@ -6,6 +6,7 @@ the base URL belongs to, and for a base URL it does not know, the list price of 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -86,26 +87,27 @@ class Rates(msgspec.Struct, frozen=True, kw_only=True):
 
     def ceiling(self, input_tokens: int, output_tokens: int) -> int:
         """The most that a call with at most so many tokens can cost."""
-        most = max(
-            input_tokens * max(tier.input, tier.cached, tier.cache_write) + output_tokens * tier.output
-            for tier in self.tiers
-            if tier.above < input_tokens or tier.above == 0
-        )
+        most = 0
+        for tier in self.tiers:
+            if tier.above < input_tokens or tier.above == 0:
+                dearest = max(tier.input, tier.cached, tier.cache_write)
+                most = max(most, input_tokens * dearest + output_tokens * tier.output)
         return min(most, MOST)
 
 
-Lookup = Callable[[datetime], Rates | None]
+Lookup = Callable[[float], Rates | None]  # of seconds since 1970
 
 
 class Prices:
     """Rates by model id. `base_url`: of the upstream they are for. `table`: False = the operator's prices only."""
 
     def __init__(self, overrides: Iterable[Price] = (), *, base_url: str = "", table: bool = True) -> None:
-        self._overrides: dict[str, list[tuple[str, Rates]]] = {}
+        self._overrides: dict[str, list[tuple[float, Rates]]] = {}  # since when, the latest first
         for price in overrides:
-            self._overrides.setdefault(price.model, []).append((_day(price), _own(price)))
+            self._overrides.setdefault(price.model, []).append((_since(price), _own(price)))
         for dated in self._overrides.values():
             dated.sort(key=lambda entry: entry[0])
+            dated.reverse()
         self._base_url = base_url
         self._table = table
         self._found: dict[str, Rates | Lookup | None] = {}
@@ -118,21 +120,30 @@ class Prices:
             if len(self._found) > 10_000:  # ids that an upstream makes up
                 self._found.clear()
             found = self._found[model] = self._look_up(model)
-        return found if found is None or isinstance(found, Rates) else found(datetime.fromtimestamp(wall, UTC))
+        return found if found is None or isinstance(found, Rates) else found(wall)
 
     def _look_up(self, model: str) -> Rates | Lookup | None:
         """The rates, or a function of time when they change with it."""
         dated = self._overrides.get(model)
         if not dated:
             return _from_table(model, self._base_url) if self._table else None
-        if len(dated) == 1 and not dated[0][0]:
+        if len(dated) == 1 and dated[0][0] == -math.inf:
             return dated[0][1]
-        return lambda now: next((rates for day, rates in reversed(dated) if day <= now.date().isoformat()), None)
+
+        def at(wall: float) -> Rates | None:
+            for since, rates in dated:
+                if since <= wall:
+                    return rates
+            return None
+
+        return at
 
 
-def _day(price: Price) -> str:
+def _since(price: Price) -> float:
+    """The beginning of its day, in UTC."""
     try:
-        return date.fromisoformat(price.date).isoformat() if price.date else ""
+        day = date.fromisoformat(price.date) if price.date else None
+        return -math.inf if day is None else datetime(day.year, day.month, day.day, tzinfo=UTC).timestamp()
     except ValueError:
         raise ConfigError(f"the price of {price.model} has the date {price.date!r}; write it as 2026-01-31") from None
 
@@ -165,7 +176,8 @@ def _from_table(model: str, base_url: str) -> Rates | Lookup | None:
         for entry in info.prices
     ]
 
-    def at(now: datetime) -> Rates | None:
+    def at(wall: float) -> Rates | None:
+        now = datetime.fromtimestamp(wall, UTC)
         active = (rates for constraint, rates in reversed(dated) if constraint is None or constraint.active(now))
         return next(active, dated[0][1])
 

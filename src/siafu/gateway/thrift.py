@@ -51,5 +51,5 @@ class Thrifty:
 
         reply = await self._inner.open(msgspec.structs.replace(request, model=instead), context)
         if isinstance(reply, PlainReply):
-            return PlainReply(marked(await reply.message()), reply.head, reply.seconds)
+            return PlainReply(marked(reply.answer), reply.head, reply.seconds)
         return ToldReply(reply, marked)

@@ -76,55 +76,78 @@ class Transport:
         if request.extra and not OWN_FIELDS.isdisjoint(request.extra):
             twice = ", ".join(sorted(OWN_FIELDS & set(request.extra)))
             raise RequestRefused(f"extra must not hold {twice}: set it as a field of the request", attempts=0)
-        held = self._sessions.get(asyncio.get_running_loop())
+        loop = asyncio.get_running_loop()
+        held = self._sessions.get(loop)
         session = held[0] if held is not None and not held[0].closed else await self._new_session()
         data = encode(request)
         began = self._clock.now()
-        timeouts, limit = self._upstream.timeouts, self._upstream.timeouts.total
+        limit = self._upstream.timeouts.total
         left = limit if context.deadline is None else context.deadline - began
         if left <= 0:
             raise DeadlineReached("the time for this call was over before it was sent")
+        left = min(left, limit)
         call = _Call(
-            self._upstream,
-            began,
-            late=left < limit,
+            upstream=self._upstream,
+            began=began,
+            limit=left,
+            end=None if request.stream else loop.time() + left,
             stream=request.stream,
             keep_raw=request.keep_raw,
             attempt=context.attempts + 1,
         )
-        first_byte = timeouts.first_byte or (timeouts.idle if request.stream else None)
-        timeout = aiohttp.ClientTimeout(total=min(left, limit), connect=timeouts.connect, sock_read=first_byte)
+        timer = asyncio.timeout_at(call.end)
         response: aiohttp.ClientResponse | None = None
+        try:
+            async with timer:
+                response = await self._ask(session, data, call, timer)
+                if self._upstream.timeouts.first_byte:
+                    timer.reschedule(call.end)
+                return await self._receive(response, call)
+        except (aiohttp.ClientError, OSError) as error:
+            if response is not None:
+                response.close()
+            silent = response is None and timer.expired() and timer.when() != call.end
+            raise call.translate(
+                aiohttp.SocketTimeoutError() if silent else error, began=response is not None
+            ) from None
+        except BaseException:
+            if response is not None:
+                response.close()
+            raise
+
+    async def _ask(
+        self, session: aiohttp.ClientSession, data: bytes, call: _Call, timer: asyncio.Timeout
+    ) -> aiohttp.ClientResponse:
+        """The answer to `data`, as soon as its head is there; `timer` is set to when that has to be.
+
+        Raises: the library's errors.
+        """
+        timeouts = self._upstream.timeouts
+        first = timeouts.first_byte or (timeouts.idle if call.stream else None)
+        timeout = aiohttp.ClientTimeout(call.limit if call.stream else None, timeouts.connect, first)
+        headers = {"x-siafu-attempt": str(call.attempt), **self._auth, **trace_headers()}
         lost: Exception | None = None  # on a kept connection: nobody knows whether the request arrived
-        while response is None:
+        while True:
             sent, connection = self._clock.now(), Connection()
             connection_in_use.set(connection)
-            # the library's own limit begins anew with each byte of a head, and with each 1xx before it
-            head = asyncio.timeout(timeouts.first_byte and timeouts.connect + timeouts.first_byte)
+            if timeouts.first_byte:
+                # the library's own limit begins anew with each byte of a head, and with each 1xx before it
+                head = asyncio.get_running_loop().time() + timeouts.connect + timeouts.first_byte
+                timer.reschedule(head if call.end is None else min(head, call.end))
             try:
-                async with head:
-                    response = await session.post(
-                        self._url,
-                        data=data if len(data) <= _LARGE else io.BytesIO(data),
-                        headers={"x-siafu-attempt": str(call.attempt), **self._auth, **trace_headers()},
-                        allow_redirects=False,
-                        proxy=self._proxy,
-                        timeout=timeout,
-                    )
+                return await session.post(
+                    self._url,
+                    data=data if len(data) <= _LARGE else io.BytesIO(data),
+                    headers=headers,
+                    allow_redirects=False,
+                    proxy=self._proxy,
+                    timeout=timeout,
+                )
             except (aiohttp.ClientError, OSError) as error:
-                if head.expired():
-                    raise call.translate(aiohttp.SocketTimeoutError(), began=False) from None
-                if not (connection.used and was_closed(error) and self._clock.now() - sent < _AT_ONCE):
-                    raise call.translate(lost or error, began=False) from None
+                soon = self._clock.now() - sent < _AT_ONCE
+                if timer.expired() or not (connection.used and was_closed(error) and soon):
+                    raise lost or error from None
                 lost = error
-        try:
-            return await self._receive(response, call)
-        except (aiohttp.ClientError, OSError) as error:
-            response.close()
-            raise call.translate(error, began=True) from None
-        except BaseException:
-            response.close()
-            raise
 
     async def models(self) -> Offer:
         """Ask the upstream which models it offers (`GET /models`), once, within ten seconds.
@@ -141,7 +164,7 @@ class Transport:
         session = held[0] if held is not None else await self._new_session()
         limits = msgspec.structs.replace(self._upstream.timeouts, total=_LIST_SECONDS)
         upstream = msgspec.structs.replace(self._upstream, timeouts=limits)
-        call = _Call(upstream, self._clock.now(), late=False, stream=False)
+        call = _Call(upstream=upstream, began=self._clock.now(), limit=limits.total)
         url = upstream.url("/models")
         timeout = aiohttp.ClientTimeout(total=limits.total, connect=limits.connect)
         try:
@@ -343,20 +366,19 @@ class StreamReply:
             callback(self._end)
 
 
-class _Call:
-    """What is known of a request while its answer is on the way. `late`: the deadline comes before the total limit."""
+class _Call(msgspec.Struct, eq=False, kw_only=True):
+    """What is known of a request while its answer is on the way. `limit`: seconds for all of it; less than the total
+    limit of the upstream when the deadline comes before. `end`: when they are over, by the event loop's clock; None for
+    a stream, which goes on when it is handed over, so the library times it, read by read.
+    """
 
-    __slots__ = ("attempt", "began", "keep_raw", "late", "stream", "upstream")
-
-    def __init__(
-        self, upstream: Upstream, began: float, *, late: bool, stream: bool, keep_raw: bool = False, attempt: int = 1
-    ) -> None:
-        self.upstream = upstream
-        self.began = began
-        self.late = late
-        self.stream = stream
-        self.keep_raw = keep_raw
-        self.attempt = attempt
+    upstream: Upstream
+    began: float
+    limit: float
+    end: float | None = None
+    stream: bool = False
+    keep_raw: bool = False
+    attempt: int = 1
 
     def translate(self, error: BaseException, *, began: bool) -> ModelError | DeadlineReached:
         """Our error for one of the HTTP library's. `began`: the answer had begun."""
@@ -370,7 +392,7 @@ class _Call:
             limit = limits.first_byte or limits.idle
             return CallTimeout(f"{where} began no answer within {limit:g} s", phase="first_byte")
         if isinstance(error, TimeoutError):
-            if self.late:
+            if self.limit < limits.total:
                 return DeadlineReached(f"{where} had not answered in full when the time for this call was over")
             return CallTimeout(f"{where} took longer than {limits.total:g} s", phase="total")
         text = f"{type(error).__name__}: {preview(redact(str(error)[:4000]), 200)}"
@@ -419,10 +441,10 @@ async def _keep(session: aiohttp.ClientSession) -> AsyncGenerator[None]:
 
 async def _read(response: aiohttp.ClientResponse, limit: int, *, cut: bool) -> bytes:
     """The (decompressed) body. More than `limit` bytes: the beginning if `cut`, else MalformedReply."""
+    content, size = response.content, 0
     pieces: list[bytes] = []
-    size = 0
-    while chunk := await response.content.readany():
-        pieces.append(chunk)
+    while not content.at_eof():
+        pieces.append(chunk := await content.readany())
         size += len(chunk)
         if size > limit:
             response.close()

@@ -10,16 +10,14 @@ Anthropic                   input_tokens, and not of them cache_read_input_token
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from siafu.gateway.chat import Usage
 
-_READ = ("cached_tokens", "prompt_cache_hit_tokens", "cache_read_input_tokens")
-_WRITTEN = ("cache_write_tokens", "cache_creation_tokens", "cache_creation_input_tokens")
-_BESIDE = ("cache_read_input_tokens", "cache_creation_input_tokens")  # Anthropic's own, parts of the input or not
-_CACHE = frozenset((*_READ, *_WRITTEN))
-_NONE: Mapping[str, Any] = {}
+_READ = frozenset({"cached_tokens", "prompt_cache_hit_tokens", "cache_read_input_tokens"})
+_WRITTEN = frozenset({"cache_write_tokens", "cache_creation_tokens", "cache_creation_input_tokens"})
+_BESIDE = frozenset({"cache_read_input_tokens", "cache_creation_input_tokens"})  # Anthropic's, of the input or not
+_CACHE = _READ | _WRITTEN
 
 
 def read_usage(raw: Any) -> Usage | None:
@@ -33,18 +31,17 @@ def read_usage(raw: Any) -> Usage | None:
         total, output = _count(raw.get("input_tokens")), _count(raw.get("output_tokens"))
     if total is None or output is None:
         return None
-    details = _table(raw, "prompt_tokens_details") or _table(raw, "input_tokens_details")
-    read, written = _told(_READ, details, raw), _told(_WRITTEN, details, raw)
-    doubtful = len(read) > 1 or len(written) > 1 or -1 in read or -1 in written
-    cached = min(read - {-1}, default=0) if read else 0
-    made = max(0, *written) if written else 0
+    details = raw.get("prompt_tokens_details") or raw.get("input_tokens_details")
+    tables = [raw, details] if isinstance(details, dict) else [raw]
+    cached, made, doubtful = _cache(tables)
     if (cached or made) and _beside(raw, total, output, cached + made):
         total += cached + made
-    missed = _count(raw.get("prompt_cache_miss_tokens"))
-    doubtful |= cached + made > total or (missed is not None and cached + missed != total)
+    missed = raw.get("prompt_cache_miss_tokens")
+    doubtful |= cached + made > total or (missed is not None and _count(missed) not in (None, total - cached))
     cached = min(cached, total)
-    spoken = _table(raw, "completion_tokens_details") or _table(raw, "output_tokens_details")
-    reasoning = _count(spoken.get("reasoning_tokens")) or _count(raw.get("reasoning_tokens")) or 0
+    spoken = raw.get("completion_tokens_details") or raw.get("output_tokens_details")
+    reasoning = spoken.get("reasoning_tokens") if isinstance(spoken, dict) else None
+    reasoning = _count(reasoning or raw.get("reasoning_tokens")) or 0
     return Usage(
         input=total,
         output=output,
@@ -55,33 +52,30 @@ def read_usage(raw: Any) -> Usage | None:
     )
 
 
-def _told(names: tuple[str, ...], *tables: Mapping[str, Any]) -> set[int]:
-    """The different counts above zero under these names, -1 for what is none. (Some upstreams fill a standard field
-    with 0 beside one of their own.)
+def _cache(tables: list[dict[str, Any]]) -> tuple[int, int, bool]:
+    """Tokens read from the cache and written to it, and whether the tables contradict each other or hold what is no
+    count. (Some upstreams fill a standard field with 0 beside one of their own.)
     """
-    found: set[int] = set()
+    read: set[int] = set()
+    written: set[int] = set()
     for table in tables:
-        if _CACHE.isdisjoint(table):  # nearly always
-            continue
-        for name in names:
-            if value := table.get(name):
+        for name in _CACHE.intersection(table):
+            if value := table[name]:
                 count = _count(value)
-                found.add(-1 if count is None else count)
-    return found
+                (read if name in _READ else written).add(-1 if count is None else count)
+    if not read and not written:
+        return 0, 0, False
+    doubtful = len(read) > 1 or len(written) > 1 or -1 in read or -1 in written
+    return min(read - {-1}, default=0), max(0, *written) if written else 0, doubtful
 
 
 def _beside(raw: dict[str, Any], total: int, output: int, cache: int) -> bool:
     """Whether the tokens of the cache stand beside the input, not in it: only under Anthropic's names for them."""
-    if not any(raw.get(name) for name in _BESIDE):
+    if not any(raw[name] for name in _BESIDE.intersection(raw)):
         return False
     if "prompt_tokens" not in raw and "input_tokens_details" not in raw:
         return True
     return cache > total or _count(raw.get("total_tokens")) == total + output + cache
-
-
-def _table(raw: dict[str, Any], name: str) -> Mapping[str, Any]:
-    found = raw.get(name)
-    return found if isinstance(found, dict) else _NONE
 
 
 def _count(value: Any) -> int | None:

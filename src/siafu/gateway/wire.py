@@ -125,19 +125,23 @@ def answer(message: dict[str, Any], finish: Any, usage: Any, *, model: Any, id: 
     if finish == "error":
         raise judge(200, Detail(text="generation stopped with an error"))
     message["role"] = "assistant"
+    finish, model, id = _words(finish, model, id)
     return ChatAnswer(
         message=message,
         content=_content(message.get("content")),
         tool_calls=_tool_calls(message) if message.get("tool_calls") else (),
-        finish_reason=_word(finish),
+        finish_reason=finish,
         usage=read_usage(usage),
-        model=_word(model),
-        id=_word(id),
+        model=model,
+        id=id,
     )
 
 
-def _word(value: Any) -> str:
-    return redact(value[:MAX_WORD]) if isinstance(value, str) else ""
+def _words(*values: Any) -> list[str]:
+    """Names and words of an upstream as they go into records: short, and without secrets."""
+    words = [value[:MAX_WORD] if isinstance(value, str) else "" for value in values]
+    together = "\n".join(words)
+    return words if redact(together) == together else [redact(word) for word in words]
 
 
 def _content(content: Any) -> str | None:

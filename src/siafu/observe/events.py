@@ -221,6 +221,9 @@ def nobody(event: Event, /) -> None:
 
 def fan_out(*observers: Observer) -> Observer:
     """One observer that tells all of `observers`, in order."""
+    observers = tuple(observer for observer in observers if observer is not nobody)
+    if len(observers) == 1:
+        return observers[0]
 
     def tell(event: Event, /) -> None:
         for observer in observers:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import math
 
+import msgspec
+
 from siafu.pace.announced import Announced, Left
 from siafu.pace.concurrency import Outcome, Policy, Sample
 from siafu.pace.share import Share
@@ -17,23 +19,25 @@ from siafu.pace.tokens import SECONDS_AT_ONCE, Reserved, TokenBucket
 INTERACTIVE = 1  # the priority whose part of the concurrency is kept free for it
 
 
-class Permit:
-    """One call that was let through, until it has ended. `tokens`: expected; 0 = nobody counts them."""
+class Permit(msgspec.Struct, eq=False):
+    """One call that was let through, until it has ended. `tokens`: expected; 0 = nobody counts them. `sent`,
+    `sent_tokens`, `in_flight`: when it had left, the former two in all.
+    """
 
-    __slots__ = ("at", "grant", "in_flight", "priority", "reserved", "sent", "sent_tokens", "tokens")
-
-    def __init__(self, at: float, priority: int, tokens: int, grant: Grant) -> None:
-        self.at = at
-        self.priority = priority
-        self.tokens = tokens
-        self.grant = grant
-        self.in_flight = self.sent = self.sent_tokens = 0  # when it had left; the latter two in all
-        self.reserved: Reserved | None = None
+    at: float
+    priority: int
+    tokens: int
+    grant: Grant
+    sent: int
+    sent_tokens: int
+    in_flight: int = 0
+    reserved: Reserved | None = None
 
 
 class Admission:
     """`tokens`: None = calls are not counted in tokens. `interactive`: the part of the concurrency that only calls of
     priority 1 may use. `share`: this process's part of limits that others share; None = the limits are its own.
+    `counts_tokens` says whether it matters now how many tokens a call will probably use.
     """
 
     def __init__(
@@ -62,6 +66,9 @@ class Admission:
         more = self._tokens or self._interactive or self._share or self._requests_left or self._tokens_left
         self._plain = not (self.policy.moves or more)
         self._most = math.inf if self.policy.moves else self.policy.limit
+        shared = self._share is not None and self._share.whole.tokens is not None
+        tight = self._tokens_left is not None and self._tokens_left.tight
+        self.counts_tokens = self._tokens is not None or shared or tight
 
     def change(self, now: float, *, most: int, rpm: float | None, tpm: float | None) -> None:
         """Let `most` calls at once from now on, and `tpm` tokens a minute (None = calls are not counted in tokens).
@@ -75,15 +82,6 @@ class Admission:
         else:
             self._tokens.change(tpm / 60, now)
         self._settle()
-
-    @property
-    def counts_tokens(self) -> bool:
-        """Whether it matters now how many tokens a call will probably use."""
-        if self._plain:
-            return False
-        if self._tokens is not None or (self._share is not None and self._share.whole.tokens is not None):
-            return True
-        return self._tokens_left is not None and self._tokens_left.tight
 
     @property
     def full(self) -> bool:
@@ -111,11 +109,10 @@ class Admission:
 
     def take(self, now: float, priority: int, tokens: int) -> Permit:
         """Let a call through for which `ready` was 0.0 in this step."""
-        permit = Permit(now, priority, tokens, self.throttle.take(now))
         self.in_flight += 1
         self._sent += 1
         self._sent_tokens += tokens
-        permit.sent, permit.sent_tokens = self._sent, self._sent_tokens
+        permit = Permit(now, priority, tokens, self.throttle.take(now), self._sent, self._sent_tokens)
         if self._plain:
             return permit
         permit.in_flight = self.in_flight
@@ -150,7 +147,7 @@ class Admission:
         if tokens is not None:
             self._tokens_left = self._tokens_left or Announced()
             self._tokens_left.heard(tokens, permit.at, permit.sent_tokens)
-        self._plain = self._plain and requests is None and tokens is None
+        self._settle()
 
     def ended(self, permit: Permit, now: float, *, used: int | None = None) -> None:
         """A call has ended. `used`: its tokens, None = unknown: what was expected is taken for them."""

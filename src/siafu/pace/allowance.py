@@ -18,7 +18,8 @@ class Allowance:
 
     def earn(self) -> None:
         """A first try was made."""
-        self._left = min(self._purse, self._left + self._ratio)
+        if self._left < self._purse:
+            self._left = min(self._purse, self._left + self._ratio)
 
     def spend(self) -> bool:
         """Pay for one repeat; False = the purse is empty, do not repeat."""

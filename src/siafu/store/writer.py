@@ -181,12 +181,14 @@ class Writer:
 
     def _take(self) -> list[_Item]:
         """Everything queued."""
-        with self._work:
+        with self._lock:
             batch, self._queue = self._queue, []
             crowd, self._crowd = self._crowd, []
             self._asked = None
-            self._room.notify_all()
-        _tell(crowd, repeat(_DONE))
+            if len(batch) >= self._max:  # who posts may wait for this
+                self._room.notify_all()
+        if crowd:
+            _tell(crowd, repeat(_DONE))
         return _gathered(batch)
 
     def _wait_for_others(self, milliseconds: int) -> None:
@@ -307,9 +309,10 @@ def _gathered(batch: list[_Item]) -> list[_Item]:
     go by their text: an INSERT comes before the UPDATE of what it inserts. None passes a callable.
     """
     gathered: list[_Item] = []
-    for statements, group in groupby(batch, lambda item: isinstance(item[0], str)):
-        items = list(group)
-        if statements:
+    kinds = map(type, map(itemgetter(0), batch))
+    for kind, group in groupby(zip(kinds, batch, strict=True), itemgetter(0)):
+        items = [item for _, item in group]
+        if kind is str:
             items.sort(key=itemgetter(0))
         gathered += items
     return gathered
