@@ -1,30 +1,40 @@
-"""compose.yaml, the Dockerfile and SECURITY.md hold to what docs/security.md says of them."""
+"""compose.yaml, the Dockerfile, docs/deploying.md and SECURITY.md hold to what is said of them."""
 
 from __future__ import annotations
 
 import re
+import shlex
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import typer.exceptions
+import typer.main
 import yaml
+
+from siafu.cli.main import app
 
 HERE = Path(__file__).parents[2]
 COMPOSE, DOCKERFILE, SECURITY = (HERE / name for name in ("compose.yaml", "Dockerfile", "SECURITY.md"))
+DEPLOYING = HERE / "docs" / "deploying.md"
 SERVERS = ("postgres", "redis")
-ALWAYS = ("postgres", "redis", "upgrade", "worker", "serve")
+SERVICES = (*SERVERS, "upgrade", "worker", "serve", "sim", "payments", "worker-sim")
 
 
 def compose_problems(text: str) -> list[str]:
     """What is not as it should be in a compose file."""
     found = yaml.safe_load(text)
     services: dict[str, dict[str, Any]] = found["services"]
-    wrong = [f"no service {name}" for name in (*ALWAYS, "sim", "worker-sim") if name not in services]
+    wrong = [f"no service {name}" for name in SERVICES if name not in services]
     for name, service in services.items():
         wrong += [f"{name}: {problem}" for problem in _hardening(name, service)]
         wrong += [f"{name}: no volume {source}" for source in _volumes(service) if source not in found["volumes"]]
+        if service["image"] == "siafu:local":
+            if service.get("pull_policy") != "never":
+                wrong.append(f"{name}: takes an image of that name from a registry")
+            wrong += [f"{name}: {problem}" for problem in command_problems(service["command"])]
     for name in SERVERS:
         if "ports" in services[name] or services[name]["networks"] != ["inside"]:
             wrong.append(f"{name}: can be reached from outside")
@@ -66,6 +76,45 @@ def _hardening(name: str, service: dict[str, Any]) -> list[str]:
 
 def _volumes(service: dict[str, Any]) -> list[str]:
     return [volume.split(":")[0] for volume in service.get("volumes", [])]
+
+
+def command_problems(words: list[str]) -> list[str]:
+    """What siafu's parser has against a command; nothing is run."""
+
+    def parse(command: Any, words: list[str]) -> None:
+        with command.make_context(command.name, list(words)) as context:
+            if hasattr(command, "commands"):
+                parse(*command.resolve_command(context, [*context._protected_args, *context.args])[1:])
+
+    try:
+        parse(typer.main.get_command(app), words)
+    except typer.exceptions.TyperException as error:
+        return [f"siafu {shlex.join(words)}: {error}"]
+    return []
+
+
+def guide_problems(text: str) -> list[str]:
+    """What docs/deploying.md has of containers that compose.yaml, or siafu, does not."""
+    services = yaml.safe_load(COMPOSE.read_text(encoding="utf-8"))["services"]
+    wrong = []
+    lines = re.findall(r"^    (docker compose .*)", text.replace("\\\n", ""), re.MULTILINE)
+    assert len(lines) > 10
+    for line in lines:
+        words = shlex.split(line.partition(" < ")[0], comments=True)
+        named = next((word for word in words[3:] if word in services), None)
+        if named is None:
+            wrong.append(f"no service: {line}")
+        elif words[2] in ("run", "exec") and named not in SERVERS and "--entrypoint" not in words:
+            asked = words[words.index(named) + 1 :]
+            wrong += command_problems(asked[1:] if words[2] == "exec" else asked)
+    blocks = re.findall(r"^```yaml\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    own, scraped = (yaml.safe_load(block) for block in blocks)
+    wrong += [f"no service: {name}" for name in own["services"] if name not in services]
+    for target in scraped["scrape_configs"][0]["dns_sd_configs"]:
+        for name in target["names"]:
+            if f":{target['port']}" not in str(services.get(name)):
+                wrong.append(f"not on port {target['port']}: {name}")
+    return wrong
 
 
 def dockerfile_problems(text: str) -> list[str]:
@@ -118,10 +167,32 @@ def test_sec41_the_services_are_closed_limited_and_not_root() -> None:
         ("image: redis:8", "image: redis", "redis: has no fixed"),
         ("  worker: {}\n", "", "worker: no volume worker"),
         ("${SIAFU_METRICS_TOKEN:+0.0.0.0:8000}", "0.0.0.0:8000", "worker: no metrics"),
+        ("pull_policy: never  # up", "build: .  # up", "worker: takes an image"),
+        ("[payments, serve, --ledger, paid.jsonl,", "[payments, serve,", "payments: siafu payments serve --port 9200:"),
+        ('[worker, --min, "8", --max, "64"]', '[worker, --mim, "8"]', "worker: siafu worker --mim"),
     ],
 )
 def test_the_check_of_the_services_can_fail(old: str, new: str, said: str) -> None:
     _fails(compose_problems, COMPOSE, old, new, said)
+
+
+def test_what_the_guide_says_of_containers_is_there() -> None:
+    assert guide_problems(DEPLOYING.read_text(encoding="utf-8")) == []
+    assert {".env", "compose.override.yaml"} <= set((HERE / ".gitignore").read_text(encoding="utf-8").split())
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("rm worker tasks watch", "rm worker tasks wacth", "siafu tasks wacth: "),
+        ("run --rm worker tasks watch", "run --rm workers tasks watch", "no service: docker compose run --rm workers"),
+        ("create --name web", "create --nam web", "siafu keys create --nam"),
+        ("  serve: *own", "  server: *own", "no service: server"),
+        ("names: [worker], type: A, port: 8000", "names: [worker], type: A, port: 8001", "not on port 8001: worker"),
+    ],
+)
+def test_the_check_of_the_guide_can_fail(old: str, new: str, said: str) -> None:
+    _fails(guide_problems, DEPLOYING, old, new, said)
 
 
 def test_sec41_the_image_is_not_root_and_comes_by_hash() -> None:
