@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from siafu.bench.demo import real
 from siafu.bench.demo.phases import Moment
 from siafu.bench.demo.place import own_folder
 from siafu.bench.demo.real import Model, observe
@@ -24,7 +25,7 @@ async def test_what_a_model_behind_an_endpoint_does_is_reported(
         model = Model(base_url=sim.url, name="deepseek-v3.2")
         seen = await observe(model, folder, requests=10, seed=7, listen=moments.append)
         asked = sim.stats()["by_model"]
-    assert (seen.answered, seen.requests, seen.errors) == (10, 10, {})
+    assert (seen.answered, seen.requests, seen.errors, seen.stopped) == (10, 10, {}, False)
     assert set(asked) == {"deepseek-v3.2"}
     assert 5 <= seen.right <= 10
     assert seen.tool_calls > 0 and seen.output_tokens > 0
@@ -41,6 +42,19 @@ async def test_failed_requests_are_counted_by_code(tmp_path: Path) -> None:
         model = Model(base_url=sim.url, name="m")
         seen = await observe(model, folder, requests=10, seed=7, listen=lambda moment: None)
     assert (seen.answered, seen.right, seen.errors) == (0, 0, {"request_refused": 10})
+
+
+async def test_a_model_that_is_too_slow_is_reported_with_what_it_did(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(real, "longest", lambda requests: 0.1)
+    with running_sim() as sim, own_folder(tmp_path / "out") as folder:
+        model = Model(base_url=sim.url, name="m")
+        seen = await observe(model, folder, requests=10, seed=7, listen=lambda moment: None)
+    assert (seen.answered, seen.errors, seen.stopped) == (0, {"missing": 10}, True)
+    print_observed(seen, Path("out/demo"))
+    shown = capsys.readouterr().out
+    assert "answered         0 of 10 (10 missing)\n" in shown and "s, stopped then" in shown
 
 
 async def test_an_endpoint_that_refuses_the_key_ends_it_with_its_words(tmp_path: Path) -> None:

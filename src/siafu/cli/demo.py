@@ -110,7 +110,7 @@ def _real(
     quiet: bool,
 ) -> int:
     from siafu.bench.demo.place import own_folder
-    from siafu.bench.demo.real import Model, observe
+    from siafu.bench.demo.real import Model, longest, observe
     from siafu.cli.demo_progress import Progress
     from siafu.cli.demo_report import observed_json, print_observed
 
@@ -118,6 +118,7 @@ def _real(
     model = Model(base_url=base_url, name=name, path=path, template=template)
     with own_folder(out) as folder, Progress(quiet=quiet) as progress:
         progress.note(f"{requests} requests on a real model; the shop is an example, nothing is killed.")
+        progress.note(f"It ends after {longest(requests)} s, whatever is answered by then; --requests asks for fewer.")
         work = observe(model, folder, requests=requests, seed=seed, listen=progress)
         relieve_collector()
         seen = asyncio.run(_until_signal(work))

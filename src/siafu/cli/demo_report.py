@@ -70,7 +70,7 @@ def print_observed(seen: Observed, out: Path) -> None:
         f"right category   {seen.right} of {seen.requests}",
         f"tool calls       {seen.tool_calls}, in {seen.steps} steps of agents{_counts(seen.flagged)}",
         f"output           {seen.output_tokens:,} tokens, {seen.output_tokens / seen.wall:.1f} a second",
-        f"wall time        {seen.wall:.1f} s",
+        f"wall time        {seen.wall:.1f} s{', stopped then: the time for them was over' if seen.stopped else ''}",
         f"results          {printable(str(out / 'results.jsonl'))}",
     ]
     for line in lines:
