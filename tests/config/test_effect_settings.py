@@ -12,7 +12,7 @@ from siafu.agents.replay import Replay
 from siafu.agents.task import Surroundings, TaskContext
 from siafu.apps.support.signed import AUDIENCE
 from siafu.border.identity import mint
-from siafu.border.secrets import Secret
+from siafu.border.secrets import Secret, redact
 from siafu.config.doctor import settings_rows
 from siafu.config.effects import SHOP_RULES, effect_people, effect_rules, open_effects
 from siafu.config.servers import support_desk
@@ -162,6 +162,15 @@ def test_a_database_that_cannot_be_opened_is_told_without_its_password(tmp_path:
     assert "s3cr3t" not in caught.value.message
     with pytest.raises(ConfigError, match="never the secret itself"):
         settings(tmp_path, "database_url = 'postgresql://u:s3cr3t@h/x'")
+
+
+def test_a_database_that_is_a_file_is_told_by_its_path(tmp_path: Path) -> None:
+    file = tmp_path / "not-a-database.db"
+    file.write_text("a letter\n" * 100)
+    conf = load(environ={"SIAFU_DATABASE_URL": str(file)})
+    with pytest.raises(StoreError) as caught:
+        open_effects(conf)
+    assert str(file) in redact(caught.value.message)
 
 
 @pytest.fixture(autouse=True)

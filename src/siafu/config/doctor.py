@@ -152,7 +152,7 @@ async def tools_row(name: str, tools: ToolSet, rules: Iterable[str] = ()) -> Row
     try:
         listed = await tools.list()
     except SiafuError as error:
-        more = "run its command by hand, or correct mcp_servers in siafu.toml"
+        more = "run its command by hand, or start what its url leads to, or correct mcp_servers in siafu.toml"
         return Row(check=check, state="fail", found=redact(error.message), advice=more)
     there = [f"{name}.{tool.name}" for tool in listed]
     for rule in sorted(set(rules) - set(there)):

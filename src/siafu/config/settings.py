@@ -342,9 +342,10 @@ def _refuse_secret(each: Given) -> None:
 
 
 def _guarded(place: str, value: Any) -> Any:
-    """A key that was given itself becomes a Secret at once."""
+    """A key that was given itself becomes a Secret at once; the path of a database is none, and messages name it."""
     literal = place in _SECRET and isinstance(value, str) and not refers(value)
-    return Secret(value) if literal else value
+    path = literal and place == "database_url" and set(":=@").isdisjoint(value)
+    return Secret(value) if literal and not path else value
 
 
 def _number(place: str, text: str) -> Any:
