@@ -9,7 +9,6 @@ import threading
 from collections.abc import AsyncIterable, Callable, Coroutine
 from concurrent.futures import Future
 from contextlib import AsyncExitStack, suppress
-from inspect import CORO_CLOSED, getcoroutinestate
 from typing import Any, TypeVar, overload
 
 from siafu.border.text import preview
@@ -46,7 +45,7 @@ def _run(coroutine: Coroutine[Any, Any, Any]) -> Any:
         try:
             return runner.run(coroutine)
         finally:
-            if getcoroutinestate(coroutine) == CORO_CLOSED:
+            if not _being_cancelled(runner.get_loop(), coroutine):
                 stuck = runner.run(_left_behind())
     finally:
         if stuck:
@@ -55,9 +54,19 @@ def _run(coroutine: Coroutine[Any, Any, Any]) -> Any:
             runner.close()
 
 
+def _being_cancelled(loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, Any]) -> bool:
+    """Whether the work was cancelled and has not ended yet. (One that `sys.exit` in another task or in the handler of a
+    signal has broken off was not cancelled, and has yet to clean up.)
+    """
+    return any(task.cancelling() for task in asyncio.all_tasks(loop) if task.get_coro() is coroutine)
+
+
 async def _left_behind() -> bool:
     """End all other tasks, within bounds; whether some did not."""
-    stuck = await put_down(asyncio.all_tasks() - {asyncio.current_task()}, GRACE)
+    me = {asyncio.current_task()}
+    others = asyncio.all_tasks() - me
+    stuck = await put_down(others, GRACE)
+    stuck |= await put_down(asyncio.all_tasks() - others - me, GRACE)  # what those have begun as they ended
     for task in stuck:
         what = preview(task.get_name(), 100)
         log.warning("%s does not end when it is cancelled, and is left; let CancelledError through", what)
