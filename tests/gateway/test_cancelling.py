@@ -46,4 +46,4 @@ async def test_cancelled_after_any_number_of_steps(bench: Any, request_: ChatReq
             assert b.accounts.of("run").spent == sum(line.usd_pico for line in b.ledger.ended)
             await asyncio.wait_for(b.ask(request_), 5)  # the one permit is free
         await gw.all_closed()
-    assert ended["cancelled"] > 10, "the check sees both ends"
+    assert ended["cancelled"] > 5, "the check sees both ends"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from collections.abc import AsyncIterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -127,7 +128,7 @@ async def test_sec2_keys_are_hashed_at_rest_and_revoked_at_once(tmp_path: Path) 
     everything = b"".join(map(Path.read_bytes, sorted(tmp_path.iterdir())))  # noqa: ASYNC240
     assert secret.reveal()[len(key.hint) :].encode() not in everything
     assert key.hash.encode() in everything  # it is there that one has to look
-    with sqlite3.connect(tmp_path / "keys.db") as db:
+    with closing(sqlite3.connect(tmp_path / "keys.db")) as db:
         assert secret.reveal() not in str(list(db.execute("SELECT * FROM client_key")))
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from processes import children
 from siafu.border.secrets import Secret
 from siafu.errors import OutcomeUnknown, ToolDenied, ToolFault, ToolTimeout, ToolUnavailable
 from siafu.observe.calls import CallContext
@@ -291,10 +292,10 @@ async def test_a_process_that_stops_reading_takes_no_more_calls(raw: Make) -> No
 
 
 async def test_a_process_that_never_speaks(raw: Make) -> None:
-    server = raw("deaf", timeout=0.5)
+    server, before = raw("deaf", timeout=0.5), children()
     with pytest.raises(ToolUnavailable, match=r"did not finish its handshake within 0\.5 s"):
         await server.tools.list()
-    await until(lambda: not alive(server.pids()[0]))
+    await until(lambda: children() <= before)
 
 
 async def test_the_identity_goes_only_to_servers_set_up_for_it(raw: Make) -> None:
