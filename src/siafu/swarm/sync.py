@@ -29,8 +29,9 @@ def run_sync(work: Any) -> Any:
 
     Works anywhere and any number of times, each time in an event loop of its own: in this thread when it has none
     running; else (a notebook) in a fresh thread, for which this one waits. Ctrl-C cancels the work and waits for it; a
-    second one does not wait any longer. Tasks that the work leaves behind are cancelled as `asyncio.run` does; those
-    that do not end after twice 5 seconds are named in the log and left, where `asyncio.run` would wait for ever.
+    second one does not wait any longer. Tasks that the work leaves behind are cancelled as in `asyncio.run`, and so is
+    the work when `sys.exit` breaks it off, in another task or a signal's handler; those that do not end after twice 5
+    seconds are named in the log and left, where `asyncio.run` would wait for ever.
 
     Raises: whatever the work raises; UsageError when `work` is none of these.
     """
@@ -55,9 +56,7 @@ def _run(coroutine: Coroutine[Any, Any, Any]) -> Any:
 
 
 def _being_cancelled(loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, Any]) -> bool:
-    """Whether the work was cancelled and has not ended yet. (One that `sys.exit` in another task or in the handler of a
-    signal has broken off was not cancelled, and has yet to clean up.)
-    """
+    """Whether the work was cancelled and still runs. (What `sys.exit` breaks off was not: it has to clean up.)"""
     return any(task.cancelling() for task in asyncio.all_tasks(loop) if task.get_coro() is coroutine)
 
 
