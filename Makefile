@@ -4,11 +4,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help install demo demo-local test clients chaos chaos-tasks simulate check bench lock clean
+.PHONY: help install demo demo-local test clients chaos chaos-refunds chaos-tasks simulate check bench lock clean
 .DEFAULT_GOAL := help
 
 help:  ## this list
-	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(VENV)/.runtime: requirements/runtime.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit("siafu needs Python 3.11 or newer, this is " + sys.version.split()[0]) if sys.version_info < (3, 11) else None'
@@ -35,9 +35,11 @@ demo-local: $(VENV)/.runtime  ## the support swarm on a real local model: make d
 test: $(VENV)/.dev  ## the whole test suite
 	@$(BIN)/python -m pytest -q -n 3 --dist worksteal $(ARGS)
 
+chaos: chaos-refunds chaos-tasks  ## both storms, for a night: make chaos CYCLES=1000
+
 KILLS ?= 1000
 STOPS ?= 50
-chaos: $(VENV)/.dev  ## refunds under kill -9 and SIGSTOP, on both databases: make chaos KILLS=1000 STOPS=50
+chaos-refunds: $(VENV)/.dev  ## refunds under kill -9 and SIGSTOP, on both databases: make chaos-refunds KILLS=1000 STOPS=50
 	@PYTHONPATH=src:tests $(BIN)/python -m money.chaos --kills $(KILLS) --stops $(STOPS) $(ARGS)
 
 CYCLES ?= 100

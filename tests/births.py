@@ -96,7 +96,7 @@ def install(mother: Callable[[], Mother] = mother) -> None:
 
     start.replaced = fork_exec  # type: ignore[attr-defined]
     subprocess._fork_exec = start  # type: ignore[attr-defined]
-    subprocess._USE_POSIX_SPAWN = False  # type: ignore[attr-defined]  # a way around it since Python 3.13
+    subprocess._USE_POSIX_SPAWN = False  # type: ignore[misc]  # a way around it since Python 3.13
 
 
 def _understood(asked: Sequence[Any]) -> tuple[dict[str, Any] | None, list[int]]:

@@ -41,7 +41,14 @@ class Child:
     def wait_stopped(self, seconds: float) -> None:
         """Until a SIGSTOP has reached it, or it is over."""
         stat = Path(f"/proc/{self.pid}/stat")
-        assert wait_until(lambda: not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] in "TZ", seconds)
+
+        def still() -> bool:
+            try:
+                return stat.read_text().rpartition(")")[2].split()[0] in "TZ"
+            except (FileNotFoundError, ProcessLookupError):  # between two looks, too
+                return True
+
+        assert wait_until(still, seconds)
 
     def status(self) -> int | None:
         """None while it lives; then the exit code, or the signal that ended it as a negative number."""

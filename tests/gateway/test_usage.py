@@ -57,6 +57,10 @@ def test_f16_missing_usage_is_unknown_and_not_zero(usage: Any) -> None:
         ({"cache_read_input_tokens": 100, "cache_creation_input_tokens": 200}, 100, 200, 0),
         ({"completion_tokens_details": {"reasoning_tokens": 40}}, 0, 0, 40),
         ({"completion_tokens_details": {"reasoning_tokens": 4000}}, 0, 0, 300),
+        # nonsense under one name hides nothing under another
+        ({"prompt_tokens_details": 7, "input_tokens_details": {"cache_write_tokens": 40}}, 0, 40, 0),
+        ({"completion_tokens_details": [2], "output_tokens_details": {"reasoning_tokens": 24}}, 0, 0, 24),
+        ({"completion_tokens_details": {"reasoning_tokens": -1}, "reasoning_tokens": 24}, 0, 0, 24),
     ],
 )
 def test_parts_of_the_input(told: dict[str, Any], cached: int, written: int, reasoning: int) -> None:

@@ -1,4 +1,4 @@
-"""The long storm: make chaos KILLS=1000 STOPS=50
+"""The long storm: make chaos-refunds KILLS=1000 STOPS=50
 
 Refunds are made by processes that are killed with SIGKILL and stopped for longer than their leases, on SQLite and on
 PostgreSQL, with a provider that honours keys, with one where refunds can only be looked up, and with one that offers

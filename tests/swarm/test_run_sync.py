@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import os
 import signal
@@ -112,6 +113,49 @@ def test_ctrl_c_cancels_and_waits(where: str) -> None:
     assert out == "cleaned up\n"
     assert err.rstrip().endswith("KeyboardInterrupt")
     assert "Warning" not in err
+
+
+def test_a_program_that_exits_in_the_middle_cleans_up() -> None:
+    done: list[str] = []
+
+    async def work() -> None:
+        async def leave() -> None:
+            sys.exit(5)
+
+        leaving = asyncio.create_task(leave())
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0)
+            done.append("work")
+            leaving.exception()
+
+    with pytest.raises(SystemExit):
+        run_sync(work)
+    assert done == ["work"]
+
+
+def test_what_begins_as_another_task_ends_does_not_keep_run_sync(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("siafu.swarm.sync.GRACE", 0.02)
+    kept: list[asyncio.Future[Any]] = []
+
+    async def mule() -> None:
+        for _ in range(1000):  # ten seconds, as a test that fails has to end
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(0.01)
+
+    async def last() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            kept.append(asyncio.gather(mule()))  # so that asyncio does not log that it is left
+
+    async def work() -> None:
+        kept.append(asyncio.create_task(last()))
+        await asyncio.sleep(0)
+
+    run_sync(work)
+    assert not kept[1].done()
 
 
 STUBBORN = """

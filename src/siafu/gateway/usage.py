@@ -31,17 +31,15 @@ def read_usage(raw: Any) -> Usage | None:
         total, output = _count(raw.get("input_tokens")), _count(raw.get("output_tokens"))
     if total is None or output is None:
         return None
-    details = raw.get("prompt_tokens_details") or raw.get("input_tokens_details")
-    tables = [raw, details] if isinstance(details, dict) else [raw]
-    cached, made, doubtful = _cache(tables)
+    details = _table(raw, "prompt_tokens_details", "input_tokens_details")
+    cached, made, doubtful = _cache([raw, details] if details else [raw])
     if (cached or made) and _beside(raw, total, output, cached + made):
         total += cached + made
     missed = raw.get("prompt_cache_miss_tokens")
     doubtful |= cached + made > total or (missed is not None and _count(missed) not in (None, total - cached))
     cached = min(cached, total)
-    spoken = raw.get("completion_tokens_details") or raw.get("output_tokens_details")
-    reasoning = spoken.get("reasoning_tokens") if isinstance(spoken, dict) else None
-    reasoning = _count(reasoning or raw.get("reasoning_tokens")) or 0
+    spoken = _table(raw, "completion_tokens_details", "output_tokens_details")
+    reasoning = (_count(spoken.get("reasoning_tokens")) if spoken else 0) or _count(raw.get("reasoning_tokens")) or 0
     return Usage(
         input=total,
         output=output,
@@ -50,6 +48,14 @@ def read_usage(raw: Any) -> Usage | None:
         reasoning=min(reasoning, output),
         doubtful=doubtful,
     )
+
+
+def _table(raw: dict[str, Any], *names: str) -> dict[str, Any] | None:
+    """The first under these names that holds something."""
+    for name in names:
+        if (found := raw.get(name)) and isinstance(found, dict):
+            return found
+    return None
 
 
 def _cache(tables: list[dict[str, Any]]) -> tuple[int, int, bool]:

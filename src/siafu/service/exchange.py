@@ -71,14 +71,16 @@ class Exchange:
 
     def header(self, name: bytes) -> str:
         """The value of a header that stands at most once; empty without it. Raises: Refused when it stands twice."""
-        found = self._headers.get(name, b"")
+        found = self._headers.get(name)
+        if found is None:
+            return ""
         if len(self._headers) != len(self.scope["headers"]) and len(self.headers(name)) > 1:
             raise Refused(400, f"the header {name.decode()} stands more than once", code="bad_header", again=False)
         return found.decode("latin-1").strip()
 
     def check_headers(self) -> None:
         """Raises: Refused when they are too large. (The server's own limit is for those that have not ended.)"""
-        if sum(len(name) + len(value) for name, value in self.scope["headers"]) > MAX_HEADERS:
+        if sum([len(name) + len(value) for name, value in self.scope["headers"]]) > MAX_HEADERS:
             raise Refused(431, f"headers may have at most {MAX_HEADERS:,} bytes", code="too_large", again=False)
 
     def cancel(self, why: Why) -> None:
@@ -127,20 +129,20 @@ class Exchange:
             await asyncio.sleep(0)
         return message.get("body", b""), message.get("more_body", False)
 
-    async def begin(self, status: int, headers: Sequence[Header]) -> None:
+    def begin(self, status: int, headers: Sequence[Header]) -> Awaitable[None]:
         self.started, self.status = True, status
         id = self.id.encode()
         own = ((b"x-request-id", id), (b"x-siafu-request-id", id))  # the first is what OpenAI's clients look for
-        await self._send({"type": "http.response.start", "status": status, "headers": [*own, *headers]})
+        return self._send({"type": "http.response.start", "status": status, "headers": [*own, *headers]})
 
-    async def write(self, data: bytes, *, more: bool = True) -> None:
+    def write(self, data: bytes, *, more: bool = True) -> Awaitable[None]:
         """Send a piece of the answer; waits while the client takes nothing in, as long as the server lets it."""
-        await self._send({"type": "http.response.body", "body": data, "more_body": more})
+        return self._send({"type": "http.response.body", "body": data, "more_body": more})
 
     async def answer(self, body: bytes, headers: Sequence[Header] = (), *, status: int = 200) -> None:
         """The whole answer, in JSON."""
         await self.begin(status, [_JSON, (b"content-length", str(len(body)).encode()), *headers])
-        await self._send({"type": "http.response.body", "body": body})
+        await self.write(body, more=False)
 
     async def refuse(self, refused: Refused, headers: Sequence[Header] = ()) -> None:
         await self.answer(refused.body(), [*refused.headers(), *headers], status=refused.status)

@@ -108,7 +108,10 @@ class Requests:
         route = next((each for each in self._routes if pattern(each).fullmatch(path)), "other")
         self._counts[route, str(status)] += 1
         if 200 <= status < 300:
-            self._seconds.setdefault((route,), Histogram(CALL_SECONDS)).add(seconds)
+            seen = self._seconds.get((route,))
+            if seen is None:
+                seen = self._seconds[route,] = Histogram(CALL_SECONDS)
+            seen.add(seconds)
 
     def families(self) -> list[Family]:
         counts, seconds = list(self._counts.items()), list(self._seconds.items())

@@ -9,7 +9,6 @@ import threading
 from collections.abc import AsyncIterable, Callable, Coroutine
 from concurrent.futures import Future
 from contextlib import AsyncExitStack, suppress
-from inspect import CORO_CLOSED, getcoroutinestate
 from typing import Any, TypeVar, overload
 
 from siafu.border.text import preview
@@ -30,8 +29,9 @@ def run_sync(work: Any) -> Any:
 
     Works anywhere and any number of times, each time in an event loop of its own: in this thread when it has none
     running; else (a notebook) in a fresh thread, for which this one waits. Ctrl-C cancels the work and waits for it; a
-    second one does not wait any longer. Tasks that the work leaves behind are cancelled as `asyncio.run` does; those
-    that do not end after twice 5 seconds are named in the log and left, where `asyncio.run` would wait for ever.
+    second one does not wait any longer. Tasks that the work leaves behind are cancelled as in `asyncio.run`, and so is
+    the work when `sys.exit` breaks it off, in another task or a signal's handler; those that do not end after twice 5
+    seconds are named in the log and left, where `asyncio.run` would wait for ever.
 
     Raises: whatever the work raises; UsageError when `work` is none of these.
     """
@@ -46,7 +46,7 @@ def _run(coroutine: Coroutine[Any, Any, Any]) -> Any:
         try:
             return runner.run(coroutine)
         finally:
-            if getcoroutinestate(coroutine) == CORO_CLOSED:
+            if not _being_cancelled(runner.get_loop(), coroutine):
                 stuck = runner.run(_left_behind())
     finally:
         if stuck:
@@ -55,9 +55,17 @@ def _run(coroutine: Coroutine[Any, Any, Any]) -> Any:
             runner.close()
 
 
+def _being_cancelled(loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, Any]) -> bool:
+    """Whether the work was cancelled and still runs. (What `sys.exit` breaks off was not: it has to clean up.)"""
+    return any(task.cancelling() for task in asyncio.all_tasks(loop) if task.get_coro() is coroutine)
+
+
 async def _left_behind() -> bool:
     """End all other tasks, within bounds; whether some did not."""
-    stuck = await put_down(asyncio.all_tasks() - {asyncio.current_task()}, GRACE)
+    me = {asyncio.current_task()}
+    others = asyncio.all_tasks() - me
+    stuck = await put_down(others, GRACE)
+    stuck |= await put_down(asyncio.all_tasks() - others - me, GRACE)  # what those have begun as they ended
     for task in stuck:
         what = preview(task.get_name(), 100)
         log.warning("%s does not end when it is cancelled, and is left; let CancelledError through", what)
