@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Container, Sequence
+from functools import partial
 from typing import Any
 
 from siafu.border.money import PICO
@@ -47,9 +48,9 @@ class Counts:
         self._models, self._roles, self._tools = Names(models), Names(), Names(most=MOST_TOOLS)
         self._attempts: dict[Labels, _Attempts] = {}  # by model, upstream, role, outcome
         self._as_came: dict[Labels, _Attempts] = {}  # the same ones, by what events say
-        self._tool_seconds: dict[Labels, Histogram] = {}
+        self._tool_seconds: dict[Labels, Histogram] = defaultdict(partial(Histogram, CALL_SECONDS))
         self._task_ms = Histogram(TASK_MS)
-        self._item_seconds: dict[Labels, Histogram] = {}
+        self._item_seconds: dict[Labels, Histogram] = defaultdict(partial(Histogram, CALL_SECONDS))
         self._alone: dict[Labels, int] = {}
         self._errors = Counter[Labels]()
         self._canary = Counter[Labels]()
@@ -96,11 +97,11 @@ class Counts:
 
     def _tool(self, event: ToolCalled) -> None:
         labels = (self._tools.bounded(event.tool), event.outcome)
-        self._tool_seconds.setdefault(labels, Histogram(CALL_SECONDS)).add(event.seconds)
+        self._tool_seconds[labels].add(event.seconds)
 
     def _item(self, event: ItemEnded) -> None:
         outcome = "restored" if event.restored else "waiting" if event.waits else "ok" if event.ok else "failed"
-        self._item_seconds.setdefault((outcome,), Histogram(CALL_SECONDS)).add(event.seconds)
+        self._item_seconds[outcome,].add(event.seconds)
         if outcome in ("ok", "failed"):
             self._task_ms.add(event.seconds * 1000)
             if not event.ok:
@@ -133,14 +134,15 @@ class Counts:
 
     def families(self) -> Sequence[Family]:
         """All of it, as metrics."""
-        calls, ok = Counter[Labels](), dict[Labels, Histogram]()
+        calls = Counter[Labels]()
+        ok: dict[Labels, Histogram] = defaultdict(partial(Histogram, CALL_SECONDS))
         sums: dict[str, Counter[Labels]] = {name: Counter() for name in _SUMS}
         for (model, upstream, role, outcome), found in self._attempts.items():
             calls[model, upstream, role, outcome] = found.count
             for name, amount in zip(_SUMS, _amounts(found), strict=True):
                 sums[name][model, upstream, role] += amount  # type: ignore[assignment]
             if outcome == "ok":  # quick refusals would make it look fast
-                ok.setdefault((model, upstream), Histogram(CALL_SECONDS)).merge(found.seconds)
+                ok[model, upstream].merge(found.seconds)
         ended = sum(self._task_ms.counts)
         return [
             Family("siafu_model_calls", "counter", _CALLS, (*_CALL, "outcome"), list(calls.items())),

@@ -8,8 +8,9 @@ passed on, and are refused.
 from __future__ import annotations
 
 import hmac
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection
+from functools import partial
 
 from siafu.border.secrets import Secret
 from siafu.border.urls import is_loopback
@@ -101,17 +102,14 @@ class Requests:
     def __init__(self, routes: Collection[str]) -> None:
         self._routes = routes
         self._counts = Counter[Labels]()
-        self._seconds: dict[Labels, Histogram] = {}
+        self._seconds: dict[Labels, Histogram] = defaultdict(partial(Histogram, CALL_SECONDS))
 
     def ended(self, path: str, status: int, seconds: float) -> None:
         """status: 0 = the client had gone before there was one."""
         route = next((each for each in self._routes if pattern(each).fullmatch(path)), "other")
         self._counts[route, str(status)] += 1
         if 200 <= status < 300:
-            seen = self._seconds.get((route,))
-            if seen is None:
-                seen = self._seconds[route,] = Histogram(CALL_SECONDS)
-            seen.add(seconds)
+            self._seconds[route,].add(seconds)
 
     def families(self) -> list[Family]:
         counts, seconds = list(self._counts.items()), list(self._seconds.items())
