@@ -133,9 +133,8 @@ class TaskContext:
             answer = msgspec.json.decode(self._replayed(found, "model").outcome, type=ChatAnswer)
         else:
             entry = self._entry("model", place, asked)
-            call = msgspec.structs.replace(self.call, step=f"{entry.path}#{entry.seq}")
             try:
-                reply = await self._around.endpoint.open(request, call)
+                reply = await self._around.endpoint.open(request, self._call_at(entry))
                 answer = await reply.message()
             except ModelError as error:
                 if not isinstance(error, PAUSING):
@@ -157,6 +156,9 @@ class TaskContext:
     def _entry(self, kind: str, place: Place, asked: str) -> JournalEntry:
         seat = self._replay.seat(place, kind)
         return JournalEntry(path=seat.strand, seq=seat.seq, kind=kind, fingerprint=asked, outcome=b"null")
+
+    def _call_at(self, entry: JournalEntry, *, effect_key: str = "") -> CallContext:
+        return msgspec.structs.replace(self.call, step=f"{entry.path}#{entry.seq}", effect_key=effect_key)
 
     def _request(self, prompt: str | Sequence[Message], options: ModelOptions) -> ChatRequest:
         chosen: dict[str, Any] = {**self._around.defaults, **options}
@@ -236,7 +238,7 @@ class TaskContext:
         told: JournalEntry | None = None,
     ) -> ToolResult:
         """Call the tool and journal its answer. told: what an earlier call under `key` came to, which was open."""
-        call = msgspec.structs.replace(self.call, step=f"{entry.path}#{entry.seq}", effect_key=key)
+        call = self._call_at(entry, effect_key=key)
         before = "" if told is None or told.kind == "intent" else mark(told).code
         try:
             result = await self._call_tool(name, arguments, call)

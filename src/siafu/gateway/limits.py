@@ -330,8 +330,7 @@ class Limited:
                 self.turn_away(lambda: self._too_long(pause))
         if self._queue.held or self._sharing is not None:
             self._dispatch()
-        if self._when_idle is not None:
-            self._see_idle()
+        self._see_idle()
 
     def _used(self, request: ChatRequest, size: int, end: End) -> int | None:
         """The tokens of a call that ended, None = unknown. Learns from it what such calls use."""

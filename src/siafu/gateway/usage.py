@@ -18,6 +18,7 @@ _READ = frozenset({"cached_tokens", "prompt_cache_hit_tokens", "cache_read_input
 _WRITTEN = frozenset({"cache_write_tokens", "cache_creation_tokens", "cache_creation_input_tokens"})
 _BESIDE = frozenset({"cache_read_input_tokens", "cache_creation_input_tokens"})  # Anthropic's, of the input or not
 _CACHE = _READ | _WRITTEN
+_NONE: dict[str, Any] = {}
 
 
 def read_usage(raw: Any) -> Usage | None:
@@ -32,14 +33,14 @@ def read_usage(raw: Any) -> Usage | None:
     if total is None or output is None:
         return None
     details = _table(raw, "prompt_tokens_details", "input_tokens_details")
-    cached, made, doubtful = _cache([raw, details] if details else [raw])
+    cached, made, doubtful = _cache(raw, details)
     if (cached or made) and _beside(raw, total, output, cached + made):
         total += cached + made
     missed = raw.get("prompt_cache_miss_tokens")
     doubtful |= cached + made > total or (missed is not None and _count(missed) not in (None, total - cached))
     cached = min(cached, total)
     spoken = _table(raw, "completion_tokens_details", "output_tokens_details")
-    reasoning = (_count(spoken.get("reasoning_tokens")) if spoken else 0) or _count(raw.get("reasoning_tokens")) or 0
+    reasoning = _count(spoken.get("reasoning_tokens")) or _count(raw.get("reasoning_tokens")) or 0
     return Usage(
         input=total,
         output=output,
@@ -50,15 +51,15 @@ def read_usage(raw: Any) -> Usage | None:
     )
 
 
-def _table(raw: dict[str, Any], *names: str) -> dict[str, Any] | None:
+def _table(raw: dict[str, Any], *names: str) -> dict[str, Any]:
     """The first under these names that holds something."""
     for name in names:
         if (found := raw.get(name)) and isinstance(found, dict):
             return found
-    return None
+    return _NONE
 
 
-def _cache(tables: list[dict[str, Any]]) -> tuple[int, int, bool]:
+def _cache(*tables: dict[str, Any]) -> tuple[int, int, bool]:
     """Tokens read from the cache and written to it, and whether the tables contradict each other or hold what is no
     count. (Some upstreams fill a standard field with 0 beside one of their own.)
     """
