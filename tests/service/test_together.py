@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import ExitStack, aclosing, asynccontextmanager
 from typing import Any
 
 import pytest
 
 from services import free_port
 from siafu.border.secrets import Secret
+from siafu.errors import StoreError
 from siafu.service import together
 from siafu.service.access import Holder
 from siafu.service.refusals import Refused
@@ -88,3 +89,23 @@ async def test_without_redis_each_server_keeps_them_and_says_so_once(
                 found = [await began(both[n % 2], stack) for n in range(8)]
     assert found == [True] * 4 + [False] * 4
     assert len([text for text in caplog.messages if "for this server alone" in text]) == (2 if shared else 0)
+
+
+async def test_a_crowd_at_once_is_counted_together(redis_url: str, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "siafu"):
+        async with servers(redis_url, rpm=7) as both:
+            with ExitStack() as stack:
+                found = await asyncio.gather(*(began(both[n % 2], stack) for n in range(120)))
+    assert sum(found) == 7
+    assert not caplog.messages
+
+
+async def test_a_command_that_hangs_is_a_fault_of_redis_to_all_who_wait(redis_url: str) -> None:
+    async def hangs(client: Any) -> object:
+        return await client.blpop(["nothing"], 5)
+
+    async with aclosing(RedisDoor(Secret(redis_url), timeout=0.2)) as door:
+        commands = [door.ask(hangs) if n % 3 == 0 else door.run("return {1}", (), ()) for n in range(60)]
+        ends = await asyncio.gather(*commands, return_exceptions=True)
+        assert {type(each) for each in ends if each != [1]} == {StoreError}
+        assert await door.run("return {1}", (), ()) == [1]

@@ -119,15 +119,17 @@ def worker(
             tally, hurried = asyncio.run(_run(settings, options, database, seconds, metrics, parent_pid, kept))
             found = _record(tally) | ({"open": tally.open} if parent_pid else {})  # it adds several up
             code = int(hurried and tally.cut > 0) if tally.halt is None else _halted(tally.halt)
-        _show(found, settings, json)
+        _show(found, code, settings, json)
     raise typer.Exit(code)
 
 
-def _show(found: dict[str, Any], settings: Settings, json: bool) -> None:
+def _show(found: dict[str, Any], code: int, settings: Settings, json: bool) -> None:
     """What was done, and what comes next."""
     if json:
         return print_lines([found])
     typer.echo(_text(found))
+    if code and not found["left"]:
+        return None  # why nothing was done stands above
     waits = {} if found["left"] and not found["left"].get("waiting") else asyncio.run(_waits(settings))
     return _say(_next_step(found["left"], waits))
 

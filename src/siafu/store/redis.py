@@ -17,12 +17,14 @@ from siafu.border.text import preview
 from siafu.errors import ConfigError, StoreError
 
 T = TypeVar("T")
-CONNECTIONS = 4  # at most, a process
+CONNECTIONS = 4  # at most, a door; as many commands are under way, the others wait for their turn
+PATIENCE = 4  # times its own time that a command may wait for that
 
 
 class RedisDoor:
-    """One Redis. `timeout`: seconds that a command may take, connecting included. Connections are made when needed, in
-    the event loop that needs them. Cancelled, a command may or may not have been carried out.
+    """One Redis. `timeout`: seconds that a command may take, connecting included; with many at once it may wait for its
+    turn before. Connections are made when needed, in the event loop that needs them. Cancelled, a command may or may
+    not have been carried out.
 
     Raises: ConfigError when the address cannot be used or the library is not installed.
     """
@@ -41,6 +43,8 @@ class RedisDoor:
         self._cluster = False
         self._client: Any = None
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._turns = asyncio.Semaphore(CONNECTIONS)
+        self._faults = 0
         options = self._new().get_connection_kwargs()
         if options.get("ssl_cert_reqs", "required") != "required" or not options.get("ssl_check_hostname", True):
             raise ConfigError(
@@ -76,8 +80,25 @@ class RedisDoor:
     async def ask(self, work: Callable[[Any], Awaitable[T]]) -> T:
         """What `work` makes of the library's client. It may be called twice.
 
-        Raises: StoreError when Redis does not answer in time, or answers with an error.
+        Raises: StoreError when Redis does not answer in time, or answers with an error; also to those who wait for
+            their turn meanwhile, as each would have to find out for itself.
         """
+        if self._loop is not (loop := asyncio.get_running_loop()):
+            self._client, self._loop, self._turns = None, loop, asyncio.Semaphore(CONNECTIONS)
+        turns, faults = self._turns, self._faults
+        try:
+            async with asyncio.timeout(PATIENCE * self._timeout):
+                await turns.acquire()
+        except TimeoutError:
+            raise StoreError("Redis did not answer (too many commands wait for it)") from None
+        try:
+            if faults != self._faults:
+                raise StoreError("Redis did not answer (nor to the commands before)")
+            return await self._answer(work)
+        finally:
+            turns.release()
+
+    async def _answer(self, work: Callable[[Any], Awaitable[T]]) -> T:
         errors = self.errors
         try:
             async with asyncio.timeout(self._timeout):
@@ -89,17 +110,17 @@ class RedisDoor:
                     return await self._with_client(work)
         except (
             errors.RedisError, errors.RedisClusterException, OSError,
-            RuntimeError,  # of uvloop, for a connection that is closed
+            RuntimeError, AttributeError,  # of uvloop, of the library, for a connection that is closed
             ValueError, TypeError, LookupError,  # an answer of another form
         ) as error:  # fmt: skip
+            self._faults += 1
             await self.aclose()  # what is still to come on its connections is not for the next command
             text = f"{type(error).__name__}: {preview(redact(str(error)), 200)}".removesuffix(": ")
             raise StoreError(f"Redis did not answer ({text})") from None
 
     async def _with_client(self, work: Callable[[Any], Awaitable[T]]) -> T:
-        loop = asyncio.get_running_loop()
-        if self._client is None or self._loop is not loop:
-            self._client, self._loop = self._new(), loop
+        if self._client is None:
+            self._client = self._new()
         client = self._client
         try:
             return await work(client)
