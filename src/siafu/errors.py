@@ -108,7 +108,8 @@ class NotJson(BoundaryError):
 
 class IdentityInvalid(BoundaryError):
     """`reason`: too_large, malformed, wrong_algorithm, bad_signature, wrong_audience, expired, not_yet_valid,
-    too_long_lived, no_key or contradiction.
+    too_long_lived, no_key or contradiction. `passes`: another token of the same caller will do once the clocks, keys or
+    names of both sides agree; the call itself is not at fault.
     """
 
     code = "identity_invalid"
@@ -116,6 +117,7 @@ class IdentityInvalid(BoundaryError):
     def __init__(self, message: str, *, reason: str) -> None:
         super().__init__(message)
         self.reason = reason
+        self.passes = reason in ("expired", "not_yet_valid", "bad_signature", "wrong_audience", "no_key")
 
 
 class Tried(NamedTuple):

@@ -339,6 +339,7 @@ def test_a_task_is_found_by_the_name_of_its_line(run: Run, tmp_path: Path) -> No
 def test_waiting_is_told_in_words() -> None:
     assert waits_text({}) == ""
     assert waits_text({"": 1}) == "1 task waits: 1 for their next try; to see them: siafu tasks list --state waiting"
+    assert waits_text({"identity_invalid": 1}).endswith("siafu doctor")
     assert waits_text({"outage": 2, "new": 1}).startswith("3 tasks wait: 1 for new, 2 for outage; to see whether")
     assert _next_step({}, {"payments_unavailable": 7}).startswith("7 tasks wait: 7 for payments_unavailable; for paym")
     assert _next_step({}, {}).startswith("nothing was there to do")

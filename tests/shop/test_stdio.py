@@ -99,15 +99,17 @@ async def test_each_request_carries_its_own_identity(database: Path) -> None:
         async def code(order_id: str, identity: object = None) -> str:
             meta: Any = None if identity is None else {META_KEY: identity}
             result = await client.call_tool("get_order_status", {"order_id": order_id}, meta=meta)
-            return result.structured_content.get("code", "ok")  # type: ignore[no-any-return]
+            said: dict[str, Any] = result.structured_content  # type: ignore[assignment]
+            return said.get("code", "ok") + (" now" if said.get("retryable") else "")
 
         assert await code("1001") == "identity_required"
         assert await code("1001", token("kim")) == "ok"
         assert await code("1001", token("lee")) == "order_not_found"
         assert await code("1002", token("lee")) == "ok"
         assert await code("1001", token("kim", scope="check_inventory")) == "not_in_scope"
-        assert await code("1001", token("kim", age=3600)) == "identity_invalid"
-        assert await code("1001", token("kim", audience="other")) == "identity_invalid"
+        for unlike in (token("kim", age=3600), token("kim", age=-600), token("kim", audience="other")):
+            assert await code("1001", unlike) == "identity_invalid now", "set right by operators, and no customer's fault"
+        assert await code("1001", token("kim")[:-4] + "AAAA") == "identity_invalid now"
         assert await code("1001", "eyJhbGciOiJub25lIn0.e30.") == "identity_invalid"
         assert await code("1001", 5) == "identity_invalid"
         assert not (await client.call_tool("search_products", {"query": "가방"})).is_error

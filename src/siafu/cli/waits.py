@@ -10,6 +10,7 @@ _WAYS = {
     "outcome_unknown": "to see what is unknown: siafu effects list",
     "tool_disabled": "to see which tool is off: siafu effects tools",
     "tool_changed": "to see which tool has changed: siafu effects tools",
+    "identity_invalid": "clocks and SIAFU_IDENTITY_KEY have to be the same at the shop and here: siafu doctor",
     "outage": "to see whether the endpoint answers: siafu doctor",
 }
 

@@ -198,7 +198,8 @@ class Shop:
                 who = self._caller(ctx)
                 answer = await self._database.run(step)
             except (IdentityInvalid, InputError) as error:
-                refusal = Refusal(code=error.code, message=error.message)
+                passes = isinstance(error, IdentityInvalid) and error.passes  # no customer's refund fails for a clock
+                refusal = Refusal(code=error.code, message=error.message, retryable=passes)
                 answer = await self._database.run(lambda tx: step(tx, refusal))
             if isinstance(answer, RefundAsk):
                 paid = await self._refunds.refund(answer)
