@@ -10,7 +10,7 @@ import pytest
 
 from siafu.apps.filerun.run import Outcome
 from siafu.border.money import PICO
-from siafu.cli.filerun import _again, enough, parse_duration
+from siafu.cli.filerun import _again, describe, enough, parse_duration
 from siafu.errors import ConfigError
 from siafu.store.spending import Sums
 from siafu.swarm.results import MapSummary
@@ -74,3 +74,11 @@ def test_a_script_on_the_path_is_told_by_its_name(tmp_path: Path, monkeypatch: p
     assert _again([str(script), "batch", "run", "in.jsonl"]) == "siafu batch run in.jsonl"
     other = str(tmp_path / "other" / "siafu")
     assert shlex.split(_again([other, "batch"])) == [other, "batch"]
+
+
+def test_calls_that_nobody_bounded_are_not_said_to_be_without_a_price_alone() -> None:
+    cut_off = Sums(calls=3, usd_pico=2 * 10**10, unknown=1, unpriced=1)
+    assert "unknown for 1 call (without a price, or open or cut off without max_tokens), else $0.0200" in describe(
+        cut_off
+    )
+    assert "unknown" not in describe(Sums(calls=3, usd_pico=2 * 10**10))

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from siafu.store.spending import Sums, Work
 
 TASKS = 100
+UNPRICED = "without a price, or open or cut off without max_tokens"  # why nobody can say what a call costs at most
 _WHY = {"repeated": "asked again, as the answer was lost or the work changed"}
 
 
@@ -44,7 +45,7 @@ def print_report(found: CostReport, by: Sequence[str], expected: Estimate | None
     if total.doubtful:
         typer.echo(f"\nof {total.doubtful:,} answers the counts of the prompt cache contradict each other")
     if total.unpriced:
-        typer.echo(f"\nunpriced calls: {total.unpriced:,}; they are in no amount")
+        typer.echo(f"\nunpriced calls: {total.unpriced:,} ({UNPRICED}); they are in no amount")
     if expected is not None and work is not None:
         typer.echo("")
         print_comparison(expected, total, _interval(_all(total)), work)

@@ -27,7 +27,7 @@ from siafu.apps.filerun.run import Outcome, nothing_left, run
 from siafu.apps.filerun.status import spent, status
 from siafu.border.money import PICO, json_usd, parse_usd, show_usd, to_usd
 from siafu.border.text import counted, preview, printable
-from siafu.cli.cost_tables import cache_json, cache_text, estimate_json, print_comparison
+from siafu.cli.cost_tables import UNPRICED, cache_json, cache_text, estimate_json, print_comparison
 from siafu.cli.progress import Progress, span
 from siafu.config.assembly import House, Plan
 from siafu.config.collector import relieve_collector
@@ -243,9 +243,10 @@ def _text(where: Place, outcome: Outcome, cost: Sums | None) -> str:
     if session.restored:
         lines.append(f"{session.restored:,} written from the journal, without a call")
     if session.in_flight_lost:
-        most = show_usd(session.in_flight_lost_pico)
+        most = session.in_flight_lost_pico
+        cost_text = f"0 to {show_usd(most)}" if most else "not known"
         lost = counted(session.in_flight_lost, "call")
-        lines.append(f"{lost} under way when the last process ended; cost: 0 to {most}")
+        lines.append(f"{lost} under way when the last process ended; cost: {cost_text}")
     if session.discarded:
         again = show_usd(session.billed_again_pico)
         anew = counted(session.discarded, "step")
@@ -305,9 +306,8 @@ def describe(cost: Sums) -> str:
     """Calls, tokens and cost of all sessions, for people."""
     usd = usd_text(cost)
     if cost.unpriced:
-        usd = f"cost unknown for {counted(cost.unpriced, 'call')} without a price" + (
-            f", else {usd}" if cost.usd_pico else ""
-        )
+        unknown = f"cost unknown for {counted(cost.unpriced, 'call')} ({UNPRICED})"
+        usd = unknown + (f", else {usd}" if cost.usd_pico else "")
     return f"{counted(cost.calls, 'call')}, {cost.input_tokens:,} + {cost.output_tokens:,} tokens, {usd}"
 
 

@@ -110,7 +110,8 @@ class RedisDoor:
                     return await self._with_client(work)
         except (
             errors.RedisError, errors.RedisClusterException, OSError,
-            RuntimeError, AttributeError,  # of uvloop, of the library, for a connection that is closed
+            RuntimeError,  # of uvloop, for a connection that is closed
+            AttributeError,  # of the library, for one that another command closes while it is made
             ValueError, TypeError, LookupError,  # an answer of another form
         ) as error:  # fmt: skip
             self._faults += 1
