@@ -155,6 +155,24 @@ async def test_a_slice_that_was_given_back_asks_no_more_but_tells_what_it_could_
     assert len(bank.asked) == asked
 
 
+async def test_a_clock_that_is_put_back_over_midnight_takes_nothing_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    bank, clock = Bank(), VirtualClock()
+    slices, accounts = daily(bank, clock)
+    renewing = asyncio.create_task(slices.run())
+    accounts.settle(await accounts.reserve("r", 900), 900)
+    ahead = {"seconds": 86_400.0}
+    monkeypatch.setattr(clock, "wall", lambda: 1_767_225_600.0 + ahead["seconds"])
+    accounts.settle(await accounts.reserve("r", 5), 5)
+    await clock.sleep(60.0)
+    ahead["seconds"] = 0.0
+    await accounts.reserve("r", 50)
+    assert bank.asked[-1][:2] == (bank.asked[0][0], 900)
+    ahead["seconds"] = 3 * 86_400.0
+    await clock.sleep(60.0)
+    assert len(slices._slices) == 1, "what holds a reservation stays, and nothing else"
+    renewing.cancel()
+
+
 async def test_each_day_has_its_own_budget() -> None:
     bank, clock = Bank(), VirtualClock()
     _, accounts = daily(bank, clock)

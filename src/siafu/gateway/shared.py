@@ -24,6 +24,7 @@ FOR_EVER = 1e12  # seconds since 1970
 PARTS = 100  # of the budget; a slice is one of these beyond what is asked for
 CROWD = 5  # of these are leased at once for many that wait, and no more: others wait too
 POLL_SECONDS = 0.25  # between two looks whether other processes have given something back
+PUT_BACK = DAY  # seconds by which a clock may be put back at most, for what was spent to be known still
 SAFE = 0.7  # of a lease; what is left of it is for clocks that run apart and commits that take long
 
 
@@ -98,9 +99,11 @@ class Slice:
             await self._sync(0, 0 if idle else self._budget.limit // PARTS)
 
     def ended(self, wall: float) -> bool:
-        """Whether its budget is over, nothing of it is on its way, and it is not used."""
+        """Whether its budget is over, nothing of it is on its way, and it is not used. A clock that was ahead may be put
+        back: a slice that had been left behind would then begin anew, and take back all that it had told.
+        """
         used = self.account.reserved or self._taken or self._wanted
-        return self._budget.until <= wall and not used
+        return self._budget.until + PUT_BACK <= wall and not used
 
     def _has(self, amount: int) -> bool:
         account = self.account
