@@ -47,7 +47,8 @@ def machine_line(machine: dict[str, Any]) -> str:
     spread = f"answers come up to {machine['spread']:.0%} earlier or later, " if machine.get("spread") else ""
     return (
         f"{spread}{machine['cores']} cores, Python {machine['python']}, {machine['loop']}, "
-        f"aiohttp {machine['aiohttp']}, fsync {machine['fsync_ms']} ms, load {machine['load']} before, {machine['load_after']} after."
+        f"aiohttp {machine['aiohttp']}, fsync {machine['fsync_ms']} ms, "
+        f"load {machine['load']} before, {machine['load_after']} after."
     )
 
 
