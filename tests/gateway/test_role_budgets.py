@@ -19,7 +19,7 @@ from siafu.gateway.endpoint import PlainReply, Reply
 from siafu.gateway.meter import Books, Metered
 from siafu.gateway.pricing import Price, Prices
 from siafu.gateway.shared import Daily, Slices, client_budgets, day_budget
-from siafu.observe.calls import CallContext
+from siafu.observe.calls import CallContext, Heat
 from siafu.observe.events import nobody
 from siafu.pace.clock import SystemClock, VirtualClock
 from siafu.store.budgets import MIGRATIONS, SCHEMA, Budget, Budgets
@@ -102,6 +102,30 @@ async def test_a_call_that_is_cancelled_is_charged_what_it_may_have_cost() -> No
     await asyncio.gather(call, return_exceptions=True)
     (ended,) = line.ledger.ended
     assert line.spent == (ended.usd_pico, 0) and not ended.usage_known
+
+
+@pytest.mark.parametrize("heat", [None, Heat()])
+async def test_a_call_that_is_cancelled_before_it_is_sent_is_charged_nothing_as_in_the_ledger(
+    heat: Heat | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line, written = Line(limit=10**12), asyncio.Event()
+    if heat is not None:
+        heat.left_at = 1.0  # at another upstream, before
+
+    write = line.ledger.open
+
+    async def slowly(opened: AttemptOpened) -> None:
+        await write(opened)
+        written.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(line.ledger, "open", slowly)
+    call = asyncio.create_task(line.top.open(ASK, CallContext(run="r", role="refund", heat=heat)))
+    await written.wait()
+    call.cancel()
+    await asyncio.gather(call, return_exceptions=True)
+    assert [each.usd_pico for each in line.ledger.ended] == [0]
+    assert line.spent == (0, 0)
 
 
 async def test_without_a_price_nothing_is_sent_unless_that_is_allowed() -> None:

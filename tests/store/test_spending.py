@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import tracemalloc
 from contextlib import closing
 from itertools import product
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -180,3 +182,15 @@ async def test_a_ledger_of_a_version_before_can_be_read_as_it_is(
     await run.aclose()
     with Spending(path) as ledger:
         assert {part.key[0] for part in ledger.parts(("key",))} == {"", "u#1"}
+
+
+@pytest.mark.parametrize("read_only", [True, False])
+async def test_a_ledger_on_a_read_only_disk_is_read_without_a_log_beside_it(
+    read_only: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, disk = await write(tmp_path / "run.db", LEDGER), os.statvfs(tmp_path)
+    if read_only:
+        monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_flag=disk.f_flag | os.ST_RDONLY))
+    with Spending(path) as ledger:
+        assert ledger.total("실행").calls == len(LEDGER)
+        assert path.with_name("run.db-shm").exists() is not read_only

@@ -4,21 +4,18 @@ fit into them too.
 
 from __future__ import annotations
 
-import asyncio
-
 import msgspec
 
-from siafu.errors import DeadlineReached, ModelError, Overloaded, UnpricedModel
+from siafu.errors import Overloaded, UnpricedModel
 from siafu.gateway.chat import ChatRequest
 from siafu.gateway.endpoint import End, Endpoint, Reply
 from siafu.gateway.meter import Books, max_output, was_free
 from siafu.gateway.wire import encode
-from siafu.observe.calls import CallContext
+from siafu.observe.calls import CallContext, Heat
 from siafu.pace.clock import Clock
 
 DAY = 86_400.0  # seconds, of UTC as Unix counts it
 MOMENT = 0.25  # seconds until a call under way may have given something back
-_SENT = (ModelError, DeadlineReached, asyncio.CancelledError)  # what a request that was sent may end with
 
 
 class DayBudgeted:
@@ -57,10 +54,12 @@ class DayBudgeted:
         if context.heat is not None and context.heat.spare and not accounts.room_in(path, amount):
             raise Overloaded("there is no room in a budget for a second request", attempts=0)
         hold = await accounts.reserve_in(path, amount)
+        heat = Heat() if context.heat is None else context.heat  # tells whether it was sent
+        heat.left_at = None  # an earlier attempt of this request may have been
         try:
-            reply = await self._inner.open(bounded, context)
+            reply = await self._inner.open(bounded, msgspec.structs.replace(context, heat=heat))
         except BaseException as error:
-            accounts.settle(hold, amount if _may_cost(error) else 0)
+            accounts.settle(hold, amount if _may_cost(heat, error) else 0)
             raise
         reply.on_end(lambda end: accounts.settle(hold, _charged(end, amount)))
         return reply
@@ -88,10 +87,9 @@ class DayBudgeted:
         return None if rates is None else rates.ceiling(len(encode(request)), output)
 
 
-def _may_cost(error: BaseException) -> bool:
-    """Whether a call that failed so may have been sent, and is not known to be free."""
-    unsent = isinstance(error, ModelError) and not error.attempts
-    return isinstance(error, _SENT) and not unsent and not was_free(error)
+def _may_cost(heat: Heat, error: BaseException) -> bool:
+    """Whether a request that failed so was sent, and is not known to be free; as the ledger has it."""
+    return heat.left_at is not None and not was_free(error)
 
 
 def _charged(end: End, reserved: int) -> int:

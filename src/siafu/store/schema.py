@@ -6,6 +6,7 @@ not ours is refused before anything is written to it.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sqlite3
 from collections.abc import Iterator
@@ -216,7 +217,7 @@ def open_reader(path: Path) -> sqlite3.Connection:
     inspect(path)
     try:
         # Not mode=ro: the last connection to a write-ahead log tidies it away, and one opened so could not.
-        with _closing_on_error(_connect(path)) as db:
+        with _closing_on_error(_connect(path, still(path) or "rw")) as db:
             version = _version(db, path)
             if version in _SEEN:
                 db.execute(_SEEN[version])
@@ -246,7 +247,7 @@ def inspect(path: Path) -> None:
     try:
         # SQLite looks, not we: closing a file of our own would drop the locks that other connections of this process
         # hold on it. And it looks into the log too, as a checkpoint that was cut off leaves the file itself torn.
-        with closing(_connect(path, "ro")) as db:
+        with closing(_connect(path, still(path) or "ro")) as db:
             _version(db, path)
     except sqlite3.Error as error:
         raise store_error(error, path) from error
@@ -299,6 +300,16 @@ def _connect(path: Path | None, mode: str = "rw") -> sqlite3.Connection:
     db = sqlite3.connect(uri, uri=True, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
     db.execute("PRAGMA foreign_keys = ON")
     return db
+
+
+def still(path: Path) -> str:
+    """How to open a file on a read-only disk, as of a backup or after a fault: without the log and the locks beside it,
+    which could not be made there; "" when it is not on one, or has a log.
+    """
+    with contextlib.suppress(OSError):
+        read_only = os.statvfs(path).f_flag & os.ST_RDONLY
+        return "ro&immutable=1" if read_only and not path.with_name(f"{path.name}-wal").exists() else ""
+    return ""
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from siafu.errors import ConfigError, StoreError
 from siafu.store.address import database_name, database_place, server_address
 from siafu.store.faults import store_error
 from siafu.store.lock import Lock
-from siafu.store.schema import APPLICATION_ID, BUSY_SECONDS, MIGRATIONS, open_file
+from siafu.store.schema import APPLICATION_ID, BUSY_SECONDS, MIGRATIONS, open_file, still
 
 Kind = Literal["journal", "database", "other"]
 JOURNAL_STEPS = len(MIGRATIONS)
@@ -138,7 +138,8 @@ def _run(program: str, words: list[str], where: str, secret: dict[str, str]) -> 
 def _reading(path: Path) -> Iterator[sqlite3.Connection]:
     try:
         # Not mode=ro: the last connection to a write-ahead log tidies it away, and one opened so could not.
-        with contextlib.closing(sqlite3.connect(f"{path.as_uri()}?mode=rw", uri=True, timeout=BUSY_SECONDS)) as db:
+        address = f"{path.as_uri()}?mode={still(path) or 'rw'}"
+        with contextlib.closing(sqlite3.connect(address, uri=True, timeout=BUSY_SECONDS)) as db:
             db.execute("PRAGMA query_only = ON")
             yield db
     except sqlite3.Error as error:
