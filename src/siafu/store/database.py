@@ -34,6 +34,7 @@ from siafu.errors import ConfigError, Conflict, StoreError, StoreLocked
 from siafu.store.address import database_name, database_place
 from siafu.store.dialect import Dialect, spoken
 from siafu.store.faults import checked_place, store_error
+from siafu.store.schema import still
 
 Value: TypeAlias = str | int | float | bytes | None
 Values: TypeAlias = Value | Sequence[Value]
@@ -207,7 +208,7 @@ def look(url: str | Path, *, what: str, schema: str, versions: int) -> tuple[str
         if not place.exists():
             return where, None
         _inspect(place, where)
-        to_read = f"{place.as_uri()}?mode=ro"
+        to_read = f"{place.as_uri()}?mode={still(place) or 'ro'}"
         engine = create_engine("sqlite://", creator=lambda: sqlite3.connect(to_read, uri=True), hide_parameters=True)
     else:
         engine = _postgresql(place, what)
@@ -304,7 +305,8 @@ def _make_file(path: Path, where: str) -> None:
 def _inspect(path: Path, where: str) -> None:
     checked_place(path, where)
     try:
-        with contextlib.closing(sqlite3.connect(f"{path.as_uri()}?mode=rw", uri=True, timeout=WAIT_SECONDS)) as db:
+        address = f"{path.as_uri()}?mode={still(path) or 'rw'}"
+        with contextlib.closing(sqlite3.connect(address, uri=True, timeout=WAIT_SECONDS)) as db:
             names = {name for (name,) in db.execute("SELECT name FROM sqlite_schema")}
     except sqlite3.Error as error:
         raise store_error(error, where) from error

@@ -256,7 +256,7 @@ def inspect(path: Path) -> None:
 def may_be_ours(path: Path) -> bool:
     """False when `path` is surely a database of another kind; True also when it cannot be read."""
     try:
-        with closing(_connect(path, "ro")) as db:
+        with closing(_connect(path, still(path) or "ro")) as db:
             return bool(db.execute("PRAGMA application_id").fetchone()[0] == APPLICATION_ID)
     except sqlite3.Error:
         return True
