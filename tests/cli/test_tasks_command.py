@@ -14,7 +14,7 @@ import pytest
 
 from siafu.cli.main import main
 from siafu.cli.waits import waits_text
-from siafu.cli.worker import _next_step
+from siafu.cli.worker import _next_step, _show
 from siafu.store.database import Database
 from siafu.store.task_records import BOUND
 from siafu.store.task_schema import MIGRATIONS
@@ -343,6 +343,14 @@ def test_waiting_is_told_in_words() -> None:
     assert waits_text({"outage": 2, "new": 1}).startswith("3 tasks wait: 1 for new, 2 for outage; to see whether")
     assert _next_step({}, {"payments_unavailable": 7}).startswith("7 tasks wait: 7 for payments_unavailable; for paym")
     assert _next_step({}, {}).startswith("nothing was there to do")
+
+
+def test_a_worker_that_could_not_begin_does_not_say_that_nothing_was_there(caplog: pytest.LogCaptureFixture) -> None:
+    nothing = {"tasks": 0, "claimed": 0, "left": {}, "fenced": 0, "restarts": 0}
+    settings: Any = None  # nobody is asked what waits
+    with caplog.at_level("INFO", "siafu"):
+        _show(nothing, 2, settings, False)
+    assert not caplog.messages
 
 
 def test_a_worker_says_when_it_waits_for_the_endpoint_and_names_the_next_step(
