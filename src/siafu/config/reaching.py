@@ -61,7 +61,7 @@ async def endpoint_rows(settings: Settings, clock: Clock | None = None, *, model
         if offer is not None:
             offered = [*(offered or ()), *(offer.models if way.models is None else way.models)]
             rows += _unknown_names(way, offer.models)
-    return rows if offered is None else [*rows, *_model_rows(settings, models, offered)]
+    return rows if offered is None else [*rows, *_model_rows(settings, models, list(dict.fromkeys(offered)))]
 
 
 async def _way_rows(way: Way, clock: Clock) -> tuple[list[Row], Offer | None]:
