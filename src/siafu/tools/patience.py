@@ -88,11 +88,15 @@ class ToolPatience:
     async def _before(self, tools: ToolSet, name: str) -> _Gate | None:
         """What the tool stands behind: nothing is begun that cannot be done now."""
         server = next((tool.server for tool in await tools.list() if tool.name == name), "")
-        return next((gate for gate in self._gates.values() if gate.server.name == server), None)
+        return next((gate for gate in self._gates.values() if gate.server.name == server and not self._old(gate)), None)
+
+    def _old(self, gate: _Gate) -> bool:
+        """Nobody has called for so long that it says nothing about now."""
+        return self._clock.now() - gate.failed_at > max(self._seconds, LONGEST)
 
     def _shut(self, server: Away, run: str) -> _Gate:
         now, gate = self._clock.now(), self._gates.get(server)
-        if gate is None or now - gate.failed_at > max(self._seconds, LONGEST):  # what is known is old
+        if gate is None or self._old(gate):
             gate = self._gates[server] = _Gate(server, now, rest(0, 0.0, self._rng))
             self._observer(LaneClosed(run=run, lane=gate.lane, reason=ToolUnavailable.code))
         gate.failed_at = now
