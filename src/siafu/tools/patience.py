@@ -65,7 +65,7 @@ class ToolPatience:
     @property
     def away(self) -> bool:
         """Whether a server is away now, as far as is known."""
-        return bool(self._gates)
+        return any(not self._old(gate) for gate in self._gates.values())
 
     async def call(self, tools: ToolSet, name: str, arguments: Mapping[str, Any], context: CallContext) -> ToolResult:
         """`tools.call`, when its server can be reached.
