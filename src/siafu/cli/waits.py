@@ -12,6 +12,7 @@ _WAYS = {
     "tool_changed": "to see which tool has changed: siafu effects tools",
     "identity_invalid": "clocks and SIAFU_IDENTITY_KEY have to be the same at the shop and here: siafu doctor",
     "outage": "to see whether the endpoint answers: siafu doctor",
+    "tool_unavailable": "to see whether the tool servers answer: siafu doctor",
 }
 
 
