@@ -99,8 +99,8 @@ async def test_each_request_carries_its_own_identity(database: Path) -> None:
         async def code(order_id: str, identity: object = None) -> str:
             meta: Any = None if identity is None else {META_KEY: identity}
             result = await client.call_tool("get_order_status", {"order_id": order_id}, meta=meta)
-            said: dict[str, Any] = result.structured_content  # type: ignore[assignment]
-            return said.get("code", "ok") + (" now" if said.get("retryable") else "")
+            said = result.structured_content
+            return f"{said.get('code', 'ok')}{' now' if said.get('retryable') else ''}"
 
         assert await code("1001") == "identity_required"
         assert await code("1001", token("kim")) == "ok"
@@ -108,7 +108,7 @@ async def test_each_request_carries_its_own_identity(database: Path) -> None:
         assert await code("1002", token("lee")) == "ok"
         assert await code("1001", token("kim", scope="check_inventory")) == "not_in_scope"
         for unlike in (token("kim", age=3600), token("kim", age=-600), token("kim", audience="other")):
-            assert await code("1001", unlike) == "identity_invalid now", "set right by operators, and no customer's fault"
+            assert await code("1001", unlike) == "identity_invalid now", "no fault of the customer"
         assert await code("1001", token("kim")[:-4] + "AAAA") == "identity_invalid now"
         assert await code("1001", "eyJhbGciOiJub25lIn0.e30.") == "identity_invalid"
         assert await code("1001", 5) == "identity_invalid"

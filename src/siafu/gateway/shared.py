@@ -99,8 +99,8 @@ class Slice:
             await self._sync(0, 0 if idle else self._budget.limit // PARTS)
 
     def ended(self, wall: float) -> bool:
-        """Whether its budget is over, nothing of it is on its way, and it is not used. A clock that was ahead may be put
-        back: a slice that had been left behind would then begin anew, and take back all that it had told.
+        """Whether its budget is long over, nothing of it is on its way, and it is not used. A clock that was ahead may
+        be put back: a slice that had been dropped would then begin anew, and take back all that it had told.
         """
         used = self.account.reserved or self._taken or self._wanted
         return self._budget.until + PUT_BACK <= wall and not used
