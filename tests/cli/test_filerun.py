@@ -16,6 +16,14 @@ from siafu.store.spending import Sums
 from siafu.swarm.results import MapSummary
 
 
+def test_calls_that_nobody_bounded_are_not_said_to_be_without_a_price_alone() -> None:
+    cut_off = Sums(calls=3, usd_pico=2 * 10**10, unknown=1, unpriced=1)
+    assert "unknown for 1 call (without a price, or open or cut off without max_tokens), else $0.0200" in describe(
+        cut_off
+    )
+    assert "unknown" not in describe(Sums(calls=3, usd_pico=2 * 10**10))
+
+
 @pytest.mark.parametrize(
     ("text", "seconds"), [("90", 90), ("90s", 90), (" 30m ", 1800), ("2 h", 7200), ("1d", 86_400), ("30d", 2_592_000)]
 )
@@ -74,11 +82,3 @@ def test_a_script_on_the_path_is_told_by_its_name(tmp_path: Path, monkeypatch: p
     assert _again([str(script), "batch", "run", "in.jsonl"]) == "siafu batch run in.jsonl"
     other = str(tmp_path / "other" / "siafu")
     assert shlex.split(_again([other, "batch"])) == [other, "batch"]
-
-
-def test_calls_that_nobody_bounded_are_not_said_to_be_without_a_price_alone() -> None:
-    cut_off = Sums(calls=3, usd_pico=2 * 10**10, unknown=1, unpriced=1)
-    assert "unknown for 1 call (without a price, or open or cut off without max_tokens), else $0.0200" in describe(
-        cut_off
-    )
-    assert "unknown" not in describe(Sums(calls=3, usd_pico=2 * 10**10))

@@ -40,11 +40,11 @@ class RedisDoor:
             ) from None
         self._url = url
         self._timeout = timeout
+        self._turns = asyncio.Semaphore(CONNECTIONS)
+        self._faults = 0
         self._cluster = False
         self._client: Any = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._turns = asyncio.Semaphore(CONNECTIONS)
-        self._faults = 0
         options = self._new().get_connection_kwargs()
         if options.get("ssl_cert_reqs", "required") != "required" or not options.get("ssl_check_hostname", True):
             raise ConfigError(
