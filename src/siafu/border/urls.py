@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 from urllib.parse import parse_qs, urlsplit
 
 from siafu.border.secrets import redact
@@ -10,6 +11,7 @@ from siafu.border.text import preview
 from siafu.errors import ConfigError
 
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
+_DATABASE = re.compile(r"/?|/[0-9]{1,5}")  # of a Redis: its number
 _PATHS = ("/chat/completions", "/completions", "/embeddings", "/models", "/responses")
 
 
@@ -81,6 +83,35 @@ def check_web_url(url: str, where: str, *, like: str, instead: str) -> None:
         raise ConfigError(
             f"{where} uses http:// to another machine, so the key would travel in clear text; use https://"
         )
+
+
+def check_redis_url(url: str, where: str) -> None:
+    """Refuse an address of Redis of which the client would leave out what it does not understand. No message shows a
+    part of it: where a password holds a mark of its own, what seems to be the port or the path belongs to it.
+
+    Raises: ConfigError.
+    """
+    like = f"{where} must look like rediss://user:password@host:6379/0 or unix:///path"
+    written = "in a user or password, write @ as %40, / as %2F, : as %3A, ? as %3F, # as %23"
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        raise ConfigError(f"{like}: its port is no number up to 65535; {written}") from None
+    if parts.scheme not in ("redis", "rediss", "unix"):
+        raise ConfigError(f"{like}: it begins with neither redis://, rediss:// nor unix://")
+    if not url.isprintable() or " " in url:
+        raise ConfigError(f"{like}: it holds spaces or line breaks")
+    if parts.fragment or "@" in parts.path + parts.query:
+        raise ConfigError(f"{like}: something stands behind its host that does not belong there; {written}")
+    if parts.scheme == "unix":
+        if not parts.path.strip("/") or parts.hostname:
+            raise ConfigError(f"{like}: no path stands behind unix://")
+        return
+    if not host or port == 0:
+        raise ConfigError(f"{like}: {'its port is 0' if host else 'it names no host'}; {written}")
+    if not _DATABASE.fullmatch(parts.path):
+        raise ConfigError(f"{like}: what stands behind its host is the number of a database, such as /0")
 
 
 def leads_elsewhere(url: str) -> bool:

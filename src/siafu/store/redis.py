@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from siafu.border.secrets import Secret, redact
 from siafu.border.text import preview
+from siafu.border.urls import check_redis_url
 from siafu.errors import ConfigError, StoreError
 
 T = TypeVar("T")
@@ -36,12 +37,18 @@ class RedisDoor:
                 "redis_url (or REDIS_URL) is set, and the Redis client is not installed: pip install 'siafu[redis]', "
                 "or unset it"
             ) from None
+        check_redis_url(url.reveal(), "redis_url")
         self._url = url
         self._timeout = timeout
         self._cluster = False
         self._client: Any = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        options = self._new().get_connection_kwargs()
+        client = self._new()
+        try:
+            client.connection_pool.make_connection()  # not connected; it takes all that it knows
+        except (TypeError, ValueError) as error:
+            raise ConfigError(f"redis_url cannot be used: {preview(redact(str(error)), 200)}") from None
+        options = client.get_connection_kwargs()
         if options.get("ssl_cert_reqs", "required") != "required" or not options.get("ssl_check_hostname", True):
             raise ConfigError(
                 "redis_url turns the check of certificates off: leave ssl_cert_reqs and ssl_check_hostname away, and "
@@ -90,6 +97,7 @@ class RedisDoor:
         except (
             errors.RedisError, errors.RedisClusterException, OSError,
             RuntimeError,  # of uvloop, for a connection that is closed
+            AttributeError,  # of the library, for one that another command closes while it is made
             ValueError, TypeError, LookupError,  # an answer of another form
         ) as error:  # fmt: skip
             await self.aclose()  # what is still to come on its connections is not for the next command
