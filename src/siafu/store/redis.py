@@ -7,6 +7,7 @@ as such from then on. No command is newer than Redis 6.2, so Valkey knows them a
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import importlib
 import os
 from collections.abc import Awaitable, Callable, Sequence
@@ -113,13 +114,25 @@ class RedisDoor:
             return await work(client)
         finally:
             if client is not self._client:  # closed for another command meanwhile, and perhaps connected anew for this
-                await client.aclose()
+                await self._closed(client)
 
     async def aclose(self) -> None:
         """Close the connections. Idempotent; the next command opens new ones."""
         client, self._client = self._client, None
         if client is not None and self._loop is asyncio.get_running_loop():
+            await self._closed(client)
+
+    async def _closed(self, client: Any) -> None:
+        """Close all that a client has opened. One of a cluster closes nothing unless it knows the cluster, and has
+        connections also while it does not: when a node that it asks is gone, and when it was closed for another
+        command.
+        """
+        with contextlib.suppress(self.errors.RedisError, OSError):  # of a connection that is gone
             await client.aclose()
+        nodes = getattr(client, "nodes_manager", None)
+        for each in () if nodes is None else (*nodes.nodes_cache.values(), *nodes.startup_nodes.values()):
+            with contextlib.suppress(self.errors.RedisError, OSError):
+                await each.disconnect()
 
 
 class RedisStream:
