@@ -68,7 +68,9 @@ def sla(
 
     targets = Targets(p95=None if p95 is None else _seconds(p95), success=None if success is None else _share(success))
     settings, window = load(config=config), parse_duration(since, days=KEPT_DAYS)
-    found = asyncio.run(_report(settings, targets, window, {"run": run and clean(run), "tenant": tenant and clean(tenant)}, limit))
+    found = asyncio.run(
+        _report(settings, targets, window, {"run": run and clean(run), "tenant": tenant and clean(tenant)}, limit)
+    )
     if json:
         print_json(_record(found))
     else:

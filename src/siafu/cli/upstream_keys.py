@@ -88,7 +88,9 @@ def add(
 
     settings = _settings(config)
     if upstream not in _names(settings):
-        raise InputError(f"there is no upstream {preview(upstream, 60)!r}; there are: {', '.join(_names(settings)) or 'none'}")
+        raise InputError(
+            f"there is no upstream {preview(upstream, 60)!r}; there are: {', '.join(_names(settings)) or 'none'}"
+        )
     if not refers(key):
         raise ConfigError("name the key as env:NAME or file:/path; a key itself would be kept by the shell's history")
     if key.startswith("file:"):

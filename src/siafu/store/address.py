@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from pathlib import Path
 
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
+from siafu.border.urls import WRITTEN
 from siafu.errors import ConfigError
+
+_LIKE_USER = re.compile(r":[^/]*@")  # of an address whose beginning was left away: no file may be called so
 
 
 def database_place(url: str | Path, what: str) -> Path | URL:
@@ -19,7 +23,7 @@ def database_place(url: str | Path, what: str) -> Path | URL:
     if isinstance(url, Path):
         return url.absolute()
     scheme, mark, rest = url.partition("://")
-    if not mark and url and not url.startswith(("sqlite:", "postgresql:", "postgres:")):
+    if not mark and url and not url.startswith(("sqlite:", "postgresql:", "postgres:")) and not _LIKE_USER.search(url):
         return Path(url).absolute()
     if scheme == "sqlite" and rest.startswith("/") and len(rest) > 1:
         return Path(rest[1:]).absolute()
@@ -29,8 +33,7 @@ def database_place(url: str | Path, what: str) -> Path | URL:
             if "@" not in f"{found.host}{found.database}":  # the rest of a password that was not written in %
                 return found
     raise ConfigError(
-        f"the address of {what} cannot be used: write a path, sqlite:///PATH or postgresql://user:password@host/name "
-        "(in a user or password, write @ as %40, / as %2F, : as %3A)"
+        f"the address of {what} cannot be used: write a path, sqlite:///PATH or postgresql://host/name ({WRITTEN})"
     )
 
 
