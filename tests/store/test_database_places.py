@@ -286,7 +286,9 @@ def path(tmp_path: Path) -> Path:
 def test_a_file_is_named_as_a_path_or_an_address(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path.parent.mkdir()
     monkeypatch.chdir(path.parent)
+    monkeypatch.setenv("HOME", str(path.parent))
     places: list[str | Path] = [path, str(path), path.name, f"sqlite:///{path.name}", f"sqlite:///{path}"]
+    places += [f"~/{path.name}", f"sqlite:///~/{path.name}"]
     for n, place in enumerate(places):
         with closing(Database(place, TABLES, what="the test's database", schema="test")) as database:
             add(database, str(n))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from sqlalchemy.exc import ArgumentError
 from siafu.border.urls import WRITTEN
 from siafu.errors import ConfigError
 
-_LIKE_USER = re.compile(r":[^/]*@")  # of an address whose beginning was left away: no file may be called so
+_LIKE_USER = re.compile(r"(?![/.~]).*:.*@")  # an address whose beginning was left away: no file may be called so
 
 
 def database_place(url: str | Path, what: str) -> Path | URL:
@@ -23,10 +24,10 @@ def database_place(url: str | Path, what: str) -> Path | URL:
     if isinstance(url, Path):
         return url.absolute()
     scheme, mark, rest = url.partition("://")
-    if not mark and url and not url.startswith(("sqlite:", "postgresql:", "postgres:")) and not _LIKE_USER.search(url):
-        return Path(url).absolute()
+    if not mark and url and not url.startswith(("sqlite:", "postgresql:", "postgres:")) and not _LIKE_USER.match(url):
+        return Path(os.path.expanduser(url)).absolute()  # noqa: PTH111 (another's that there is not stays as it is)
     if scheme == "sqlite" and rest.startswith("/") and len(rest) > 1:
-        return Path(rest[1:]).absolute()
+        return Path(os.path.expanduser(rest[1:])).absolute()  # noqa: PTH111
     if scheme in ("postgresql", "postgres"):
         with contextlib.suppress(ArgumentError, ValueError):
             found = make_url(url).set(drivername="postgresql+psycopg")
