@@ -56,7 +56,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, Protocol
 
 
 class SiafuError(Exception):
@@ -269,10 +269,24 @@ class ApprovalPending(NotNow):
     code = "pending_approval"
 
 
+class Away(Protocol):
+    """A tool server that has answered before and cannot be reached now. name: as its tools have it in `Tool.server`."""
+
+    @property
+    def name(self) -> str: ...
+
+    async def knock(self) -> bool:
+        """Whether it answers now."""
+        ...
+
+
 class ToolFault(SiafuError):
-    """`tool`: the name as the model knows it."""
+    """`tool`: the name as the model knows it. `away`: the same call may be made again once this server is back; None =
+    waiting does not help, or the call may not be made again.
+    """
 
     code = "tool_fault"
+    away: Away | None = None
 
     def __init__(self, message: str, *, tool: str = "") -> None:
         super().__init__(message)

@@ -44,16 +44,30 @@ def test_the_report_has_every_client_and_the_servers_own_count(tmp_path: Path) -
 def test_the_table_leads_with_multiples_of_raw_aiohttp_and_says_who_is_missing(tmp_path: Path) -> None:
     (tmp_path / "bench-peers").touch()  # where the environments of others should be
     page = tmp_path / "page.html"
-    ended = bench("gateway", tmp_path, "--peer", "litellm", "--concurrency", "4", *SMALL[3:], "--html", str(page))
+    ended = bench(
+        "gateway",
+        tmp_path,
+        "--peer",
+        "litellm",
+        "--concurrency",
+        "4",
+        "--spread",
+        "0.5",
+        *SMALL[3:],
+        "--html",
+        str(page),
+    )
     assert ended.returncode == 0, ended.stderr
     assert "4 agents" in ended.stdout and "1.00 x" in ended.stdout and "nearest rank" in ended.stdout
     assert max(map(len, ended.stdout.splitlines())) <= 80
     for shown in (ended.stdout, page.read_text(encoding="utf-8")):
-        assert "Not measured: LiteLLM Router. litellm==" in " ".join(shown.split())
+        text = " ".join(shown.split())
+        assert "Not measured: LiteLLM Router. litellm==" in text and "up to 50% earlier or later" in text
 
 
 @pytest.mark.parametrize(
-    "wrong", [("--concurrency", "0"), ("--concurrency", "4,x"), ("--loop", "trio"), ("--peer", "nobody")]
+    "wrong",
+    [("--concurrency", "0"), ("--concurrency", "4,x"), ("--loop", "trio"), ("--spread", "1"), ("--peer", "nobody")],
 )
 def test_wrong_use_is_told(tmp_path: Path, wrong: tuple[str, str]) -> None:
     ended = command(tmp_path, "bench", "gateway", "--home", str(tmp_path), *wrong, environment=os.environ)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from random import Random
 from typing import Any
 
 import msgspec
@@ -9,14 +10,28 @@ import pytest
 
 from siafu.agents.task import Surroundings
 from siafu.apps.support.asking import SupportTasks
-from siafu.errors import CallTimeout, Outage, Overloaded, RequestRefused, SiafuError, Unreachable, UpstreamFault
+from siafu.errors import (
+    CallTimeout,
+    Outage,
+    Overloaded,
+    RequestRefused,
+    SiafuError,
+    ToolUnavailable,
+    Unreachable,
+    UpstreamFault,
+)
 from siafu.gateway.meter import MemoryLedger
 from siafu.gateway.scripted import Scripted
 from siafu.pace.clock import VirtualClock
 from siafu.store.task_records import Failed, Later
 from siafu.swarm.results import MapError
+from siafu.tools.patience import AT_ONCE, ToolPatience
 
 from .test_record import JOB, result
+
+
+class Away(ToolPatience):
+    away = True
 
 
 @pytest.mark.parametrize(
@@ -41,3 +56,15 @@ def test_an_upstream_that_cannot_be_reached_costs_a_task_none_of_its_deliveries(
     assert type(outcome) is expected and isinstance(outcome, Later | Failed)
     assert (outcome.code, outcome.message) == (error.code, error.message)
     assert outcome.failed if isinstance(outcome, Later) else outcome.passing == error.retryable
+
+
+@pytest.mark.parametrize(
+    ("patience", "expected"), [(AT_ONCE, Failed), (Away(0.0, clock=VirtualClock(), rng=Random()), Later)]
+)
+def test_a_tool_server_that_is_away_costs_a_task_none_of_its_deliveries(
+    patience: ToolPatience, expected: type[Any]
+) -> None:
+    around = Surroundings(endpoint=Scripted([]), clock=VirtualClock(), patience=patience)
+    error = ToolUnavailable("nothing could be looked up")
+    told = msgspec.structs.replace(result(None, MapError(error.code, error.message)), exception=error)
+    assert type(SupportTasks(JOB, around, MemoryLedger(), "r")._outcome(told)) is expected

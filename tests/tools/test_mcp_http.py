@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from siafu.border.secrets import Secret
-from siafu.errors import OutcomeUnknown, ToolTimeout, ToolUnavailable
+from siafu.errors import OutcomeUnknown, ToolFault, ToolTimeout, ToolUnavailable
 from siafu.observe.calls import CallContext
 from siafu.pace.clock import SystemClock
 from siafu.tools.mcp import McpTools
@@ -208,13 +208,57 @@ async def test_a_server_that_goes_away_and_comes_back(http: RawHttp, tools: McpT
     assert http.commits == 2
 
 
+async def fault(tools: McpTools, name: str = "read") -> ToolFault:
+    with pytest.raises(ToolFault) as caught:
+        await tools.call(name, {}, CONTEXT)
+    return caught.value
+
+
+async def test_a_server_that_is_away_says_so_and_answers_a_knock_when_it_is_back(
+    http: RawHttp, tools: McpTools
+) -> None:
+    listed = await tools.list()
+    await http.stop()
+    assert (await fault(tools)).away is tools
+    assert not await tools.knock()
+    assert await tools.list() is listed
+    await http.start()
+    assert await tools.knock()
+    assert (await tools.call("write", {}, CONTEXT)).text == "write 완료"
+    assert await tools.list() is listed and len(http.got("tools/list")) <= 4
+
+
+async def test_a_proxy_that_does_not_reach_the_server_says_so_for_reads_only(http: RawHttp, tools: McpTools) -> None:
+    await tools.list()
+    http.behave = {"read": ["status 502"] * 2, "write": ["status 502"]}
+    assert (await fault(tools)).away is tools
+    unknown = await fault(tools, "write")
+    assert isinstance(unknown, OutcomeUnknown) and unknown.away is None
+    http.behave["read"] = ["status 500"] * 2  # it was reached
+    assert (await fault(tools)).away is None
+
+
+async def test_a_server_that_refuses_is_not_away(http: RawHttp, tools: McpTools) -> None:
+    await tools.list()
+    http.refuse_all = "401"
+    assert (await fault(tools)).away is None
+    assert await tools.knock()  # who waits had better hear it
+    http.sessions.clear()
+    await http.stop()
+    http.refuse_all = "403"
+    await http.start()
+    assert (await fault(tools)).away is None
+
+
 async def test_nobody_listens() -> None:
     server = RawHttp()
     await server.start()
     await server.stop()
     tools = McpTools(McpServer(name="gone", url=server.url))
-    with pytest.raises(ToolUnavailable, match="MCP server gone cannot be reached"):
+    with pytest.raises(ToolUnavailable, match="MCP server gone cannot be reached") as caught:
         await tools.list()
+    assert caught.value.away is None  # it never answered: rather the wrong address
+    assert (await fault(tools)).away is None
     await tools.aclose()
 
 

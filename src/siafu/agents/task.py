@@ -23,6 +23,7 @@ from siafu.observe.calls import CallContext
 from siafu.observe.events import Discarded, Observer, Replayed, ToolCalled, nobody
 from siafu.pace.clock import Clock
 from siafu.store.records import JournalEntry
+from siafu.tools.patience import AT_ONCE, ToolPatience
 from siafu.tools.toolset import Tool, ToolResult, ToolSet
 
 _chance = SystemRandom()
@@ -70,7 +71,8 @@ async def unaudited(call: CallContext, tool: str) -> None:
 
 class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
     """What all tasks of a run share. `defaults`: options of every model call that does not set them. `denied`: told of
-    each tool that was asked for and may not be used; the name is as the model wrote it.
+    each tool that was asked for and may not be used; the name is as the model wrote it. `patience`: for tool servers
+    that are away.
     """
 
     endpoint: Endpoint
@@ -79,6 +81,7 @@ class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
     defaults: ModelOptions = {}
     observer: Observer = nobody
     denied: Callable[[CallContext, str], Awaitable[None]] = unaudited
+    patience: ToolPatience = AT_ONCE
 
 
 class TaskContext:
@@ -298,7 +301,7 @@ class TaskContext:
         began = self._around.clock.now()
         outcome = "failed"
         try:
-            result = await tools.call(name, arguments, call)
+            result = await self._around.patience.call(tools, name, arguments, call)
             outcome = "error" if result.is_error else "ok"
             return result
         finally:

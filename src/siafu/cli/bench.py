@@ -29,6 +29,8 @@ Examples:
       without clients of others, at 100 agents only
   siafu bench gateway --peer openai --peer litellm
       beside these only
+  siafu bench gateway --no-peers --spread 0.2
+      answers that come one by one, as those of models do, and not in rushes
   siafu bench gateway --json > bench.json
       for machines; --html bench.html writes charts too
 """
@@ -83,6 +85,7 @@ def gateway(
     calls: int = typer.Option(2000, min=1, help="Calls a run; at least two an agent."),
     repeats: int = typer.Option(5, min=1, help="Runs of each client of ours; the median counts."),
     upstream_ms: float = typer.Option(200.0, min=1.0, help="How long the server takes to answer."),
+    spread: float = typer.Option(0.0, min=0.0, max=0.99, help="Part of it by which answers come earlier or later."),
     loop: str = typer.Option("auto", help="Event loop of all clients and the server: asyncio, uvloop or auto."),
     peers: bool = typer.Option(True, "--peers/--no-peers", help="Clients of others too (pip installs them)."),
     peer: list[str] = typer.Option(
@@ -96,7 +99,7 @@ def gateway(
     """Measure CPU and latency of a model call.
 
     Bare aiohttp, siafu with ledger and journal, siafu without a store, and clients of others: each in its own process,
-    in turns, against one server with a fixed latency.
+    in turns, against one server with a latency that is fixed, or lies within --spread.
     """
     from siafu.bench.gateway.compare import Options, compare
     from siafu.bench.gateway.page import gateway_page
@@ -114,6 +117,7 @@ def gateway(
             calls=calls,
             repeats=repeats,
             upstream_ms=upstream_ms,
+            spread=spread,
             loop=loop,
             peers=tuple(peer or PEERS) if peers else (),
             peer_repeats=peer_repeats,

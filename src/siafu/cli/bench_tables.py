@@ -44,9 +44,11 @@ STORM_LEGEND = (
 
 def machine_line(machine: dict[str, Any]) -> str:
     """What the figures were taken on."""
+    spread = f"answers come up to {machine['spread']:.0%} earlier or later, " if machine.get("spread") else ""
     return (
-        f"{machine['cores']} cores, Python {machine['python']}, {machine['loop']}, aiohttp {machine['aiohttp']}, "
-        f"fsync {machine['fsync_ms']} ms, load {machine['load']} before, {machine['load_after']} after."
+        f"{spread}{machine['cores']} cores, Python {machine['python']}, {machine['loop']}, "
+        f"aiohttp {machine['aiohttp']}, fsync {machine['fsync_ms']} ms, "
+        f"load {machine['load']} before, {machine['load_after']} after."
     )
 
 

@@ -1,4 +1,4 @@
-"""What people hear of upstreams and keys that take no calls for now."""
+"""What people hear of upstreams, keys and tool servers that take no calls for now."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ QUIET_SECONDS = 60.0  # between two notes about one upstream that comes and goes
 _OUT = {
     "budget_reached": "the budget of its key is used up for today (UTC), or too little for some calls",
     "access_refused": "its key is refused; left out until the key is changed",
+    "tool_unavailable": "cannot be reached; calls wait until it is back, or their time is over",
     "quota_exhausted": "no credit or quota left; it is asked again now and then, until it goes on",
 }
 

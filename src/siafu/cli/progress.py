@@ -33,6 +33,7 @@ _REASONS = {
     "waiting": "before asking again",
     "quota": "no credit left",
     "outage": "the endpoint fails",
+    "tools": "a tool server is away",
 }
 
 

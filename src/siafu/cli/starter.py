@@ -60,7 +60,7 @@ SETTINGS = """\
 # max_wait_seconds = 600.0           # a call fails rather than wait longer than this for the endpoint
 
 [patience]
-# outage_seconds = 600.0             # how long calls wait for an endpoint that fails; 0: they fail at once
+# outage_seconds = 600.0             # how long calls wait for an endpoint or tool server that fails; 0: not
 # quota_seconds = 600.0              # how long a run waits for an account without credit; 0: it ends at once
 # quota_probe_seconds = 30.0         # until such an account is asked again; doubled, up to ten times as long
 

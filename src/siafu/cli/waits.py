@@ -11,6 +11,7 @@ _WAYS = {
     "tool_disabled": "to see which tool is off: siafu effects tools",
     "tool_changed": "to see which tool has changed: siafu effects tools",
     "outage": "to see whether the endpoint answers: siafu doctor",
+    "tool_unavailable": "to see whether the tool servers answer: siafu doctor",
 }
 
 

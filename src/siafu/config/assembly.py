@@ -44,6 +44,7 @@ from siafu.store.records import Claimed, ItemRecord, Journal, Ledger, RunState, 
 from siafu.store.redis import RedisDoor
 from siafu.store.sqlite import SqliteStore
 from siafu.tools.functions import Functions
+from siafu.tools.patience import ToolPatience
 from siafu.tools.toolset import ToolSet
 from siafu.tools.traced import TracedTools
 
@@ -142,13 +143,15 @@ async def opened(settings: Settings, plan: Plan) -> AsyncIterator[House]:
             tools = Functions(*tools)
         if tools is not None and (tracer := spans.tracer()) is not None:
             tools = TracedTools(tools, tracer)
+        observer = plan.observer if plan.scrape is None else fan_out(plan.observer, plan.scrape.counts)
         around = Surroundings(
             endpoint=endpoint,
             clock=clock,
             tools=tools,
             defaults=plan.defaults,
-            observer=plan.observer if plan.scrape is None else fan_out(plan.observer, plan.scrape.counts),
+            observer=observer,
             denied=plan.denied,
+            patience=tool_patience(settings, observer, served=plan.served),
         )
         yield House(around=around, store=store, upstream=upstream, explain=partial(explained, settings, plan.models))
 
@@ -267,6 +270,14 @@ def _patience(settings: Settings, *, served: bool) -> Patience:
         ends_run=own.outage_seconds > 0,
         quota=own.quota_seconds,
         probe=own.quota_probe_seconds,
+    )
+
+
+def tool_patience(settings: Settings, observer: Observer, *, served: bool) -> ToolPatience:
+    """The same for tool servers. served: as in `Front`."""
+    seconds = settings.patience.outage_seconds
+    return ToolPatience(
+        min(SERVED, seconds) if served else seconds, clock=SystemClock(), rng=Random(), observer=observer
     )
 
 

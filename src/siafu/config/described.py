@@ -77,8 +77,9 @@ DESCRIBED: Mapping[str, str] = {
     "limits.processes": "How many processes share the limits: without Redis each takes its part; with it, how many at "
     "least, while it does not answer (SIAFU_PROCESSES)",
     "limits.max_wait_seconds": "The longest wait an endpoint may ask for before the call fails instead",
-    "patience": "How long calls wait for an endpoint that fails, or an account without credit",
-    "patience.outage_seconds": "For an endpoint that fails and has answered before; 0 = calls fail at once",
+    "patience": "How long calls wait for an endpoint or tool server that fails, or an account without credit",
+    "patience.outage_seconds": "For an endpoint or tool server that fails and has answered before; 0 = calls fail at "
+    "once",
     "patience.quota_seconds": "For an account without credit or quota; 0 = the run ends at once",
     "patience.quota_probe_seconds": "Until an account without credit is asked again; doubled up to ten times",
     "hedging": "Second requests for calls that are slow",

@@ -1,4 +1,4 @@
-"""What is done about upstreams that fail or are slow, as settings."""
+"""What is done about upstreams and tool servers that fail or are slow, as settings."""
 
 from __future__ import annotations
 

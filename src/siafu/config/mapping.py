@@ -21,9 +21,9 @@ from siafu.border.money import parse_usd, show_usd
 from siafu.border.secrets import Secret
 from siafu.config.assembly import Plan, opened
 from siafu.config.settings import Settings, load, refers
-from siafu.errors import ConfigError
+from siafu.errors import ConfigError, ToolUnavailable
 from siafu.gateway.endpoint import Endpoint
-from siafu.observe.events import CheaperModel, Event, Observer, RunResumed, Waited, fan_out, nobody
+from siafu.observe.events import CheaperModel, Event, LaneClosed, Observer, RunResumed, Waited, fan_out, nobody
 from siafu.swarm.map import MapRun, map_items
 from siafu.swarm.options import MapOptions
 from siafu.swarm.results import MapResult, MapSummary
@@ -306,6 +306,8 @@ def _warn(event: Event) -> None:
         _log.warning("most of a budget is used: %s is asked instead of %s from now on", event.instead, event.model)
     if isinstance(event, Waited) and event.reason == "quota":
         _log.warning("%s has no credit or quota left: it is asked again in %.0f s", event.upstream, event.seconds)
+    if isinstance(event, LaneClosed) and event.reason == ToolUnavailable.code:
+        _log.warning("%s cannot be reached: calls wait for it", event.lane)
     if isinstance(event, RunResumed) and event.changed:
         _log.warning(
             "the work has changed: %d finished items run again (on_change), which cost %s the first time; calls that "

@@ -13,6 +13,7 @@ from siafu.apps.support.requests import CustomerRequest
 from siafu.apps.support.routes import Tier
 from siafu.apps.support.swarm import Support
 from siafu.border.secrets import Secret
+from siafu.config.assembly import tool_patience
 from siafu.config.servers import support_desk
 from siafu.config.settings import Settings
 from siafu.errors import ConfigError, StoreError
@@ -63,7 +64,12 @@ async def support_swarm(
         else:
             tools = desk.tools if (tracer := spans.tracer()) is None else TracedTools(desk.tools, tracer)
             around = Surroundings(
-                endpoint=endpoint, clock=SystemClock(), tools=tools, denied=desk.denied, observer=observer
+                endpoint=endpoint,
+                clock=SystemClock(),
+                tools=tools,
+                denied=desk.denied,
+                observer=observer,
+                patience=tool_patience(settings, observer, served=True),
             )
             swarm = SupportSwarm(SupportJob(Support(models=models)), around, desk.identity_key)
         yield swarm

@@ -181,12 +181,15 @@ _SUMS = {
 }
 _COUNTED: dict[str, tuple[str, Labels]] = {
     "agent_swarm_task_error": ("Tasks that ended badly, by code", ("reason",)),
-    "siafu_waits": ("Waits that began: rate_limited, overloaded, backoff, quota, outage", ("upstream", "reason")),
+    "siafu_waits": (
+        "Waits that began: rate_limited, overloaded, backoff, quota, outage, tools",
+        ("upstream", "reason"),
+    ),
     "siafu_wait_seconds": ("Their length, as it was planned", ("upstream", "reason")),
     "siafu_hedges": ("Second requests for slow calls", ("model",)),
     "siafu_reused_answers": ("Calls that an earlier answer was used for", ("model",)),
     "siafu_reroutes": ("Calls that went elsewhere than they wanted first", ("lane",)),
-    "siafu_lane_closings": ("Times that an upstream or key was left alone", ("lane", "reason")),
+    "siafu_lane_closings": ("Times that an upstream, key or tool server was left alone", ("lane", "reason")),
     "siafu_replayed_calls": ("Calls that were answered from a journal", ("kind",)),
     "siafu_settings_reloads": ("Times that changed settings were read", ("outcome",)),
 }

@@ -39,8 +39,8 @@ class AttemptEnded(Event, frozen=True, kw_only=True):
 class Waited(Event, frozen=True, kw_only=True):
     """A call begins to wait, for `seconds` or a little longer. `reason`: rate_limited, overloaded, backoff.
 
-    Without a task, all calls do: quota (there is no credit) or outage (the upstream fails), until one of them asks
-    again; waiting (until items that wait are looked at again).
+    Without a task, all calls do: quota (there is no credit), outage (the upstream fails) or tools (the tool server is
+    away), until one of them asks again; waiting (until items that wait are looked at again).
     """
 
     task: str = ""
@@ -59,10 +59,11 @@ class Rerouted(Event, frozen=True, kw_only=True):
 
 
 class LaneClosed(Event, frozen=True, kw_only=True):
-    """An upstream, or one of its keys, takes no calls for now. `model`: only of this one; empty = of all.
+    """An upstream, one of its keys, or a tool server takes no calls for now. `model`: only of this one; empty = of all.
 
-    `reason`: access_refused (until the key is changed), quota_exhausted, budget_reached (of the key, today), else the
-    code of the failures that came one after the other (it is tried now and then).
+    `reason`: access_refused (until the key is changed), quota_exhausted, budget_reached (of the key, today),
+    tool_unavailable (of a tool server: until it can be reached), else the code of the failures that came one after the
+    other (it is tried now and then).
     """
 
     lane: str = ""

@@ -18,6 +18,7 @@ from siafu.border.canonical import canonical, dumps, fingerprint
 from siafu.border.text import preview
 from siafu.errors import (
     ApprovalPending,
+    Away,
     ConfigError,
     NotNow,
     OutcomeUnknown,
@@ -234,6 +235,7 @@ class _Call:
         self._inner, self._store, self._clock = inner, store, clock
         self._name, self._rule, self._dispatch = name, rule, dispatch
         self._arguments: dict[str, Any] = msgspec.json.decode(dispatch.arguments)
+        self._away: Away | None = None  # the server, when the last call did not reach it
 
     async def made(self, context: CallContext) -> ToolResult:
         """`context` has the effect's key, and ends well before the lease."""
@@ -247,7 +249,12 @@ class _Call:
             raise
         kept = None if result is None else dumps(result).decode()
         verdict = await self._store.finish(self._dispatch.effect, self._dispatch.epoch, ending, kept)
-        return _told(verdict, self._name, why)
+        try:
+            return _told(verdict, self._name, why)
+        except OutcomeUnknown as unknown:
+            if ending == "unknown" and self._away is not None:  # the contract can find out, or call under the same key
+                unknown.away = self._away
+            raise
 
     async def _attempts(self, context: CallContext) -> tuple[Ending, ToolResult | None, str]:
         """How it ended, the tool's last answer, and for people why nobody knows."""
@@ -294,10 +301,11 @@ class _Call:
         """
         crash_point("effect_dispatching")
         try:
-            result = await self._inner.call(self._name, self._arguments, context)
+            result, self._away = await self._inner.call(self._name, self._arguments, context), None
         except ToolFault as fault:
             if fresh and isinstance(fault, _NOT_SENT):
                 raise
+            self._away = fault.away
             return None, fault.message
         crash_point("effect_called")
         return result, f"{self._name} answered {preview(result.text, 200)!r}, which does not say whether it was done"
@@ -311,6 +319,7 @@ class _Call:
         try:
             result = await self._inner.call(lookup.tool, asked, msgspec.structs.replace(context, effect_key=""))
         except ToolFault as fault:
+            self._away = fault.away
             _log.warning("the look-up %s of %s failed: %s", lookup.tool, self._name, fault.message)
             return None
         return None if result.is_error else result

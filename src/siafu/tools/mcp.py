@@ -46,7 +46,8 @@ class McpTools:
     The first caller opens it. When it is lost (the process died, the session is unknown), pending calls fail at once
     and the next caller opens it again, once for all who wait; a server that cannot be opened is left alone for 0.5 to
     30 s. A call whose answer was lost is sent again at most once, and only when its tool is marked read-only or
-    idempotent. `aclose` ends the connection and the process.
+    idempotent. Faults of a server that has answered before and cannot be reached now say so (`ToolFault.away`); who may
+    wait for it can `knock`. `aclose` ends the connection and the process.
     """
 
     def __init__(self, server: McpServer, clock: Clock | None = None) -> None:
@@ -58,6 +59,8 @@ class McpTools:
         self._failures = 0
         self._not_before = 0.0
         self._last_failure = ""
+        self._answered = False  # ever
+        self._refused = False  # its last word was no
         self._tools: tuple[Tool, ...] | None = None
         self._wire_names: dict[str, str] = {}
 
@@ -154,6 +157,22 @@ class McpTools:
             await asyncio.wait(self._owners)
 
     @property
+    def name(self) -> str:
+        """As in `Tool.server`."""
+        return self.server.name
+
+    async def knock(self) -> bool:
+        """Whether it answers now, also when it refuses. Its tools are listed anew, as it may have come back with
+        others. Who asks minds the pace.
+        """
+        self._not_before = 0.0
+        try:
+            self._keep(await self._pages("tools/list", _list_tools, "tools"))
+        except ToolFault:
+            return self._refused
+        return True
+
+    @property
     def _name(self) -> str:
         return f"MCP server {self.server.name}"
 
@@ -226,15 +245,17 @@ class McpTools:
                 fate, why = "lost", f"sent an answer that breaks the protocol: {preview(str(error))}"
             if fate == "session":
                 connection.retire()
-            if fate == "lost" and not repeatable:
+            self._refused = fate == "refused"
+            lose = fate in ("lost", "proxied")
+            if lose and not repeatable:
                 raise OutcomeUnknown(
                     f"{what} was sent to {self._name}, which {why}. Whether it took effect is unknown; it was not sent "
                     "again",
                     tool=what,
                 )
-            if fate == "refused" or (fate == "session" and gone) or (fate == "lost" and lost):
-                raise ToolUnavailable(f"{self._name} {why}", tool=what)
-            lost, gone = lost or fate == "lost", gone or fate == "session"
+            if fate in ("refused", "unsent") or (fate == "session" and gone) or (lose and lost):
+                raise self._unavailable(why, tool=what, away=fate in ("unsent", "proxied"))
+            lost, gone = lost or lose, gone or fate == "session"
 
     async def _connected(self) -> Connection:
         """The open connection; opened by the first who asks, waited for by the others.
@@ -247,7 +268,7 @@ class McpTools:
         if connection is None or connection.over or connection.retired:
             wait = self._not_before - self._clock.now()
             if wait > 0:
-                raise ToolUnavailable(f"{self._name} {self._last_failure}; it is tried again in {wait:.1f} s")
+                raise self._unavailable(f"{self._last_failure}; it is tried again in {wait:.1f} s")
             connection = self._connection = Connection(self.server)
             self._owners.add(connection.owner)
             connection.owner.add_done_callback(self._owners.discard)
@@ -257,10 +278,17 @@ class McpTools:
                 self._connection = None
                 self._not_before = self._clock.now() + min(_RETRY_LAST, _RETRY_FIRST * 2 ** min(self._failures, 10))
                 self._failures += 1
-                self._last_failure = connection.why
-            raise ToolUnavailable(f"{self._name} {connection.why}")
-        self._failures = 0
+                self._last_failure, self._refused = connection.why, connection.refused
+            raise self._unavailable(connection.why)
+        self._failures, self._answered, self._refused = 0, True, False
         return connection
+
+    def _unavailable(self, why: str, *, tool: str = "", away: bool = True) -> ToolUnavailable:
+        """Nothing was done, or it only reads. away: it was not reached."""
+        error = ToolUnavailable(f"{self._name} {why}", tool=tool)
+        if away and self._answered and not self._refused:
+            error.away = self
+        return error
 
 
 async def _list_tools(session: ClientSession, params: types.PaginatedRequestParams) -> types.ListToolsResult:

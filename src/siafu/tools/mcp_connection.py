@@ -48,6 +48,7 @@ class Connection:
         self.opened = asyncio.Event()
         self.over = False
         self.retired = False
+        self.refused = False  # it answered the handshake with no: waiting does not help
         self.listed = False
         self.listing = asyncio.Lock()
         self._why = ""
@@ -149,6 +150,7 @@ class Connection:
             return f"cannot be started: {error.strerror}: {preview(str(error.filename), 200)}"
         if isinstance(error, MCPError):
             known = self.fate(error)
+            self.refused = known is None or known[0] == "refused"
             return known[1] if known else f"refused the handshake: {preview(error.message)}"
         return f"cannot be reached: {preview(f'{type(error).__name__} {error}'.strip())}"
 

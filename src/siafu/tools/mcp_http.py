@@ -33,9 +33,11 @@ _NOT_SENT = (
 
 _ANSWERS = ("application/json", "text/event-stream")
 
-# What is known of a request that got no answer: `refused` = the server did not act on it, `session` = refused as the
-# session is unknown, `lost` = it may have acted.
-Fate = Literal["refused", "session", "lost"]
+# What is known of a request that got no answer: `refused` = the server did not act on it, `unsent` = it was not
+# reached, `session` = refused as the session is unknown, `lost` = it may have acted, `proxied` = the same, told as a
+# proxy does that does not reach the server.
+Fate = Literal["refused", "unsent", "session", "lost", "proxied"]
+_PROXIED = (502, 503, 504)
 
 
 class CalmClient(httpx2.AsyncClient):
@@ -65,7 +67,7 @@ class CalmClient(httpx2.AsyncClient):
                 response = await super().send(request, **options)
                 return await self._whole(request, response)
         except _NOT_SENT as error:
-            return self._instead(request, "refused", f"cannot be reached: {_named(error)}")
+            return self._instead(request, "unsent", f"cannot be reached: {_named(error)}")
         except (httpx2.HTTPError, TimeoutError) as error:
             return self._instead(request, "lost", f"gave no answer: {_named(error)}")
 
@@ -92,7 +94,8 @@ class CalmClient(httpx2.AsyncClient):
                     return self._instead(request, "lost", f"answered with more than {MAX_BODY:,} bytes")
         if status >= 400 and not _is_rpc_error(body):
             detail = f"answered HTTP {status} {preview(bytes(body[:400]).decode('utf-8', 'replace'), 200)}"
-            return self._instead(request, "refused" if status < 500 else "lost", detail.rstrip())
+            fate: Fate = "refused" if status < 500 else "proxied" if status in _PROXIED else "lost"
+            return self._instead(request, fate, detail.rstrip())
         headers = [(k, v) for k, v in response.headers.multi_items() if k not in ("content-encoding", "content-length")]
         read = httpx2.Response(status, headers=headers, content=mended(bytes(body)), request=request)
         read.next_request = response.next_request

@@ -12,7 +12,7 @@ from siafu.apps.filerun.job import Task
 from siafu.apps.support.job import SupportJob
 from siafu.apps.support.requests import Answer, CustomerRequest
 from siafu.border.canonical import dumps
-from siafu.errors import DeadlineReached, Outage, SiafuError
+from siafu.errors import DeadlineReached, Outage, SiafuError, ToolUnavailable
 from siafu.queue.worker import Halt, Outcome
 from siafu.store.records import Ledger
 from siafu.store.task_journal import TaskJournal, TaskRun
@@ -77,7 +77,7 @@ class SupportTasks:
         if told is not None and result.ok:
             return Succeeded(told)
         cause = None if result.exception is None else root_cause(result.exception)
-        if unasked(cause):
+        if unasked(cause) or (code == ToolUnavailable.code and self._around.patience.away):
             return Later(code=code, message=message, failed=True)
         passing = cause.retryable if isinstance(cause, SiafuError) else True
         return Failed(code=code, message=message, passing=passing, result=told)

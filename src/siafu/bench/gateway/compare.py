@@ -47,14 +47,16 @@ OWN = (
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
     """concurrency: agents at once, one series each. calls: a run, at least two an agent. loop: auto, asyncio, uvloop.
-    peers: names out of PEERS; they take many times as long as siafu, and differ from it by so much that `peer_repeats`
-    runs are enough. home: where journals (of runs, deleted afterwards) and the environments of peers are put.
+    spread: the part of `upstream_ms` by which answers come earlier or later, from 0 to below 1. peers: names out of
+    PEERS; they take many times as long as siafu, and differ from it by so much that `peer_repeats` runs are enough.
+    home: where journals (of runs, deleted afterwards) and the environments of peers are put.
     """
 
     concurrency: tuple[int, ...] = (100, 1000)
     calls: int = 2000
     repeats: int = 5
     upstream_ms: float = 200.0
+    spread: float = 0.0
     loop: str = "auto"
     peers: tuple[str, ...] = tuple(PEERS)
     peer_repeats: int = 1
@@ -82,8 +84,9 @@ def compare(options: Options, say: Callable[[str], None]) -> Report:
     plan = _plan(options, [client.name for client in peers])
     runs: list[Run] = []
     machine = describe(loop, options.home)
+    machine["spread"] = options.spread
     machine["peers"] = {peer.name: peer.package for peer in PEERS.values() if peer.name in clients}
-    with server(options.upstream_ms, loop) as port:
+    with server(options.upstream_ms, loop, options.spread) as port:
         for number, (name, agents) in enumerate(plan, 1):
             if name in skipped:
                 continue
