@@ -2,7 +2,7 @@
 
 Commands are imported when they are called, so `siafu --help` stays quick. A command module holds `app`, a
 `typer.Typer`. Exit codes: 0 all succeeded, 1 some failed, 2 wrong use or configuration, 3 budget reached, no
-credit left or an endpoint that fails, 130 interrupted.
+credit left or an endpoint that fails, 130 interrupted (Ctrl-C, SIGTERM).
 """
 
 from __future__ import annotations
