@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from siafu.border.urls import checked_base_url, in_clear_text, is_loopback, origin
+from siafu.border.urls import check_redis_url, check_server, checked_base_url, in_clear_text, is_loopback, origin
 from siafu.errors import ConfigError
 from siafu.tools.servers import McpServer
 
@@ -38,6 +38,54 @@ def test_good_base_urls(url: str, kept: str) -> None:
 def test_bad_base_urls_are_refused_by_name(url: str) -> None:
     with pytest.raises(ConfigError, match="base_url"):
         checked_base_url(url, "base_url")
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["https://u:secret/pw@h/v1", "https://u:secret?pw@h", "https://u:secret#pw@h", "https://h:0/v1", "https://h:x/v1"],
+)
+def test_no_part_of_a_password_is_shown_where_it_looks_like_a_port(url: str) -> None:
+    with pytest.raises(ConfigError, match="base_url") as refused:
+        checked_base_url(url, "base_url")
+    with pytest.raises(ConfigError, match="HTTPS_PROXY") as of_proxy:
+        check_server(url, "HTTPS_PROXY", like="http://host:3128")
+    with pytest.raises(ConfigError, match="redis_url") as of_redis:
+        check_redis_url(url.replace("https", "redis"), "redis_url")
+    assert "secret" not in f"{refused.value}{of_proxy.value}{of_redis.value}"
+
+
+@pytest.mark.parametrize("url", ["", "nonsense", "socks5://h:1", "http:/h", "http://", "http://u:1/x@h"])
+def test_what_is_no_address_of_a_proxy_or_collector_is_refused(url: str) -> None:
+    with pytest.raises(ConfigError, match="all_proxy is no address; it must look like http://h"):
+        check_server(url, "all_proxy", like="http://h")
+
+
+def test_an_address_of_a_proxy_may_hold_a_password() -> None:
+    check_server("http://김:p%40ss@proxy.example:3128", "HTTPS_PROXY", like="http://host:3128")
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        *("redis://h/x", "redis://h/0/1", "redis://h/-1", "redis://h/1.5", "redis://h/٣", "rediss://h/ㄱ"),
+        *("redis:/h", "redis://", "redis://:pw@", "redi://h", "h:6379", "http://h", "redis://h /0", "redis://h/0#x"),
+        *("unix://", "unix://tmp/x", "redis://u:1/x@h/0", "redis://u:1?x@h/0", "redis://h:99999"),
+    ],
+)
+def test_an_address_of_redis_that_would_be_half_understood_is_refused(url: str) -> None:
+    with pytest.raises(ConfigError, match="redis_url must look like"):
+        check_redis_url(url, "redis_url")
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        *("redis://h", "redis://h/", "redis://h:6380/15", "REDISS://h/0", "redis://u:p%40%2F@h/0", "redis://:p@p@h"),
+        *("unix:///tmp/redis.sock?db=1", "redis://[::1]:6379/0?db=2", "redis://한글.example/0"),
+    ],
+)
+def test_addresses_of_redis(url: str) -> None:
+    check_redis_url(url, "redis_url")
 
 
 @pytest.mark.parametrize(

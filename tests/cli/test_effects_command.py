@@ -87,7 +87,7 @@ async def test_the_beginning_of_an_id_must_name_one(house: House) -> None:
     for n in range(17):  # so two begin with the same digit
         await house.store.claim(ask(f"k{n}", approval="always"))
     begin = Counter(waiting["id"][0] for waiting in rows(approvals, "list"))
-    with pytest.raises(InputError, match="several begin so"):
+    with pytest.raises(InputError, match=r"several begin with '.': .{8,}, .{8,}; say more"):
         run(approvals, "show", begin.most_common(1)[0][0])
 
 

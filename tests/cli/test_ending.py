@@ -48,6 +48,12 @@ def boom(folder: Path, body: str, **env: str) -> subprocess.CompletedProcess[str
         ("raise KeyboardInterrupt", 130, "siafu: interrupted\n"),
         ("os.kill(os.getpid(), signal.SIGINT); time.sleep(10)", 130, "siafu: interrupted\n"),
         ("asyncio.run(asyncio.sleep(0, os.kill(os.getpid(), signal.SIGINT)))", 130, "siafu: interrupted\n"),
+        ("os.kill(os.getpid(), signal.SIGTERM); time.sleep(10)", 130, "siafu: interrupted\n"),
+        (
+            "signal.signal(signal.SIGINT, signal.SIG_IGN); os.kill(os.getpid(), signal.SIGTERM); time.sleep(10)",
+            *(130, "siafu: interrupted\n"),
+        ),
+        ("asyncio.run(asyncio.sleep(9, os.kill(os.getpid(), signal.SIGTERM)))", 130, "siafu: interrupted\n"),
         ("raise BrokenPipeError", 1, ""),
         (f"raise errors.ConfigError('the key {KEY} is wrong')", 2, "siafu: the key *** is wrong\n"),
         ("raise errors.ConfigError('red \\x1b[31m')", 2, "siafu: red \ufffd[31m\n"),

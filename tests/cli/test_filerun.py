@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import shlex
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,8 @@ from siafu.cli.filerun import _again, describe, enough, parse_duration
 from siafu.errors import ConfigError
 from siafu.store.spending import Sums
 from siafu.swarm.results import MapSummary
+
+from .front import siafu
 
 
 def test_calls_that_nobody_bounded_are_not_said_to_be_without_a_price_alone() -> None:
@@ -82,3 +86,16 @@ def test_a_script_on_the_path_is_told_by_its_name(tmp_path: Path, monkeypatch: p
     assert _again([str(script), "batch", "run", "in.jsonl"]) == "siafu batch run in.jsonl"
     other = str(tmp_path / "other" / "siafu")
     assert shlex.split(_again([other, "batch"])) == [other, "batch"]
+
+
+def test_a_full_folder_for_temporary_files_is_not_taken_for_the_input(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full() -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    (tmp_path / "in.jsonl").write_text('{"custom_id": "a", "body": {"model": "m", "messages": []}}\n', encoding="utf-8")
+    monkeypatch.setattr(tempfile, "TemporaryFile", full)
+    done = siafu(tmp_path, "batch", "run", "in.jsonl", "--out", "out.jsonl")
+    assert done.returncode == 1 and not (tmp_path / "out.jsonl").exists()
+    assert "cannot use in.jsonl, or the folder for temporary files (TMPDIR): No space left" in done.stderr

@@ -5,11 +5,14 @@ from __future__ import annotations
 import io
 from typing import Any
 
+import msgspec
 import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
 from siafu.apps.filerun.job import Plan
+from siafu.bench.demo.phases import Moment
+from siafu.cli.demo_progress import Progress as DemoProgress
 from siafu.cli.progress import Counts, Progress, span
 from siafu.observe.events import AttemptEnded, ItemEnded, ItemStarted, LaneClosed, LaneOpened, Waited
 from siafu.swarm.results import MapError, MapResult
@@ -184,3 +187,15 @@ def test_people_hear_of_an_upstream_that_is_gone_once_a_minute_at_most() -> None
     time.now += 60
     shown(LaneClosed(lane="부산", model="m", reason="call_timeout"))
     assert text.getvalue().splitlines()[-1].startswith("부산: call_timeout again")
+
+
+def test_a_demo_says_the_same_line_again_only_after_a_minute() -> None:
+    text, time = io.StringIO(), Time()
+    shown = DemoProgress(quiet=False, console=Console(file=text, force_terminal=False), clock=time)
+    moment = Moment(program="siafu", stage="running", answered=0, total=10, calls=None, refused=0)
+    for second in range(70):
+        time.now = second + 100.0
+        shown(msgspec.structs.replace(moment, answered=4 if second >= 66 else 0))
+    shown(msgspec.structs.replace(moment, answered=10, stage="done"))
+    said = [f"siafu: {n}/10 answered" for n in (0, 0, 4)]
+    assert text.getvalue().splitlines() == [*said, "siafu: 10/10 answered  done"]

@@ -267,3 +267,11 @@ def test_a_password_of_redis_is_not_written_into_the_file(tmp_path: Path) -> Non
     file.write_text('[limits]\npolicy = "gradient"', encoding="utf-8")
     with pytest.raises(ConfigError, match=r"limits\.policy"):
         load(config=file, environ={})
+
+
+def test_a_tilde_is_the_home_folder_where_no_shell_replaces_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert load(environ={"SIAFU_HOME": "~/자료"}).home == tmp_path / "자료"
+    assert load(config=file(tmp_path, 'home = "~"'), environ={}).home == tmp_path
+    with pytest.raises(ConfigError, match="home: there is no home folder"):
+        load(environ={"SIAFU_HOME": "~no-such-user/x"})

@@ -286,7 +286,9 @@ def path(tmp_path: Path) -> Path:
 def test_a_file_is_named_as_a_path_or_an_address(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path.parent.mkdir()
     monkeypatch.chdir(path.parent)
+    monkeypatch.setenv("HOME", str(path.parent))
     places: list[str | Path] = [path, str(path), path.name, f"sqlite:///{path.name}", f"sqlite:///{path}"]
+    places += [f"~/{path.name}", f"sqlite:///~/{path.name}"]
     for n, place in enumerate(places):
         with closing(Database(place, TABLES, what="the test's database", schema="test")) as database:
             add(database, str(n))
@@ -295,7 +297,9 @@ def test_a_file_is_named_as_a_path_or_an_address(path: Path, monkeypatch: pytest
     assert path.stat().st_mode & 0o777 == 0o600
 
 
-@pytest.mark.parametrize("url", ["", "sqlite://", "sqlite:///", "sqlite:", "postgres:x", "http://127.0.0.1/x"])
+@pytest.mark.parametrize(
+    "url", ["", "sqlite://", "sqlite:///", "sqlite:", "postgres:x", "http://127.0.0.1/x", "u:pw@h/d"]
+)
 def test_an_address_that_means_nothing_is_refused(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError, match="address of the test's database cannot be used: write a path"), opened(url):

@@ -419,9 +419,20 @@ async def test_pages_hold_everything_once_in_the_order_of_submission(house: Hous
 async def test_an_id_that_names_no_one_task(house: House) -> None:
     await house.added(*(new() for _ in range(17)))
     one = (await house.desk.find(Which(), limit=1))[0].id
-    for begin in ("", "t_", "t_zz", "x", "t_%", "t_" + "0" * 32, one.upper(), one + "0"):
-        with pytest.raises(InputError, match=r"there is no task|several tasks are meant"):
+    with pytest.raises(InputError, match=r"several tasks are meant by 't_': t_\S+ \(.*\), t_.* and more; say more"):
+        await house.desk.one("t_")
+    for begin in ("", "t_zz", "x", "t_%", "t_" + "0" * 32, one.upper(), one + "0"):
+        with pytest.raises(InputError, match="there is no task"):
             await house.desk.one(begin)
+
+
+async def test_a_name_that_looks_like_the_beginning_of_an_id_is_not_mistaken_for_one(house: House) -> None:
+    (other,) = await house.added(new())
+    (named,) = await house.added(new(run="r", once=task_key("r", other[:4])))
+    with pytest.raises(InputError, match=f"several tasks are meant .*{other}.*r/{other[:4]}"):
+        await house.desk.one(other[:4])
+    assert (await house.desk.one(other)).id == other
+    assert (await house.desk.one(f"r/{other[:4]}")).id == named
 
 
 async def test_the_beginning_of_an_id_is_enough(house: House) -> None:

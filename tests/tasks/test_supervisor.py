@@ -147,6 +147,15 @@ async def test_g8_a_signal_is_passed_on_and_a_second_one_too(site: Site) -> None
     assert [each.code for each in await running] == [0, 0] and site.said == []
 
 
+@pytest.mark.parametrize("early", ["", "trap 'exit 130' TERM; "], ids=["the system ends it", "it is interrupted"])
+async def test_who_is_stopped_before_it_listens_has_lost_nothing(site: Site, early: str) -> None:
+    running = asyncio.create_task(site.run(early + "echo > ready; " + SLEEPS))
+    while not (site.folder / "ready").exists():
+        await asyncio.sleep(0.01)
+    site.stops.signal()
+    assert [each.code for each in await running] == [0]
+
+
 async def test_g8_who_does_not_end_in_time_is_killed(site: Site) -> None:
     running = asyncio.create_task(site.run(f"trap '' TERM; {SLEEPS}", seconds=0.3))
     await site.started(1)

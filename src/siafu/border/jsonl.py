@@ -139,13 +139,13 @@ def hold(path: Path, fd: int) -> None:
 
 
 @contextmanager
-def disk(path: Path) -> Iterator[None]:
-    """Errors of the operating system in the block become StoreError, in words that say what to do."""
+def disk(what: Path | str) -> Iterator[None]:
+    """Errors of the operating system in the block become StoreError, in words that say what to do. what: is used."""
     try:
         yield
     except OSError as error:
         raise StoreError(
-            f"cannot use {path}: {error.strerror}; what has finished is kept, so mend that and run the command again"
+            f"cannot use {what}: {error.strerror}; what has finished is kept, so mend that and run the command again"
         ) from None
 
 

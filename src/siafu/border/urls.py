@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 from urllib.parse import parse_qs, urlsplit
 
 from siafu.border.secrets import redact
 from siafu.border.text import preview
 from siafu.errors import ConfigError
 
+WRITTEN = (
+    "a user and password stand before the host as user:password@; in them, write @ as %40, / as %2F, : as %3A, "
+    "? as %3F, # as %23"
+)
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
+_DATABASE = re.compile(r"/?|/[0-9]{1,5}")  # of a Redis: its number
 _PATHS = ("/chat/completions", "/completions", "/embeddings", "/models", "/responses")
 
 
@@ -68,9 +74,11 @@ def check_web_url(url: str, where: str, *, like: str, instead: str) -> None:
         raise ConfigError(f"{where} holds spaces, line breaks or backslashes; it must look like {like}")
     try:
         parts = urlsplit(url)
-        host, _ = parts.hostname, parts.port
-    except ValueError as error:
-        raise ConfigError(f"{where} is no URL: {error}") from None
+        host, port = parts.hostname, parts.port
+    except ValueError:  # it may show a part of a password
+        raise ConfigError(f"{where} is no URL: its host or port is none; it must look like {like}") from None
+    if port == 0:
+        raise ConfigError(f"{where} has the port 0, where nothing listens")
     if parts.scheme not in ("http", "https") or not host:
         raise ConfigError(f"{where} must look like {like}, not {preview(redact(url), 80)!r}")
     if "%" in host or ".." in host or host.startswith("."):
@@ -81,6 +89,49 @@ def check_web_url(url: str, where: str, *, like: str, instead: str) -> None:
         raise ConfigError(
             f"{where} uses http:// to another machine, so the key would travel in clear text; use https://"
         )
+
+
+def check_server(url: str, where: str, *, like: str) -> None:
+    """Refuse what is no http(s) address of a collector or a proxy, which may hold a user and password. like: goes into
+    the message, which shows no part of the address.
+
+    Raises: ConfigError.
+    """
+    try:
+        parts = urlsplit(url.strip())
+        good = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:
+        good = False
+    if not good or "@" in f"{parts.path}{parts.query}{parts.fragment}":
+        raise ConfigError(f"{where} is no address; it must look like {like} ({WRITTEN})")
+
+
+def check_redis_url(url: str, where: str) -> None:
+    """Refuse an address of Redis of which the client would leave out what it does not understand. No message shows a
+    part of it: where a password holds a mark of its own, what seems to be the port or the path belongs to it.
+
+    Raises: ConfigError.
+    """
+    like = f"{where} must look like rediss://host:6379/0 or unix:///path"
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        raise ConfigError(f"{like}: its port is no number up to 65535; {WRITTEN}") from None
+    if parts.scheme not in ("redis", "rediss", "unix"):
+        raise ConfigError(f"{like}: it begins with neither redis://, rediss:// nor unix://")
+    if not url.isprintable() or " " in url:
+        raise ConfigError(f"{like}: it holds spaces or line breaks")
+    if parts.fragment or "@" in parts.path + parts.query:
+        raise ConfigError(f"{like}: something stands behind its host that does not belong there; {WRITTEN}")
+    if parts.scheme == "unix":
+        if not parts.path.strip("/") or parts.hostname:
+            raise ConfigError(f"{like}: no path stands behind unix://")
+        return
+    if not host or port == 0:
+        raise ConfigError(f"{like}: {'its port is 0' if host else 'it names no host'}; {WRITTEN}")
+    if not _DATABASE.fullmatch(parts.path):
+        raise ConfigError(f"{like}: what stands behind its host is the number of a database, such as /0")
 
 
 def leads_elsewhere(url: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
@@ -13,15 +14,18 @@ from rich.text import Text
 
 from siafu.bench.demo.phases import Moment
 
-LINE_SECONDS = 5.0
+LINE_SECONDS, SAME_SECONDS = 5.0, 60.0  # between two lines; until one is said again that says nothing new
 _STAGES = {"running": "", "killed": "kill -9", "again": "started again", "done": "done"}
 
 
 class Progress:
-    """A phases.Listener that shows what the endpoint has seen. quiet: show nothing."""
+    """A phases.Listener that shows what the endpoint has seen. quiet: show nothing. clock: monotonic seconds."""
 
-    def __init__(self, *, quiet: bool) -> None:
-        self._console = Console(stderr=True, highlight=False, quiet=quiet)
+    def __init__(
+        self, *, quiet: bool, console: Console | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._console = console or Console(stderr=True, highlight=False, quiet=quiet)
+        self._clock = clock
         self._bars = Bars(
             TextColumn("{task.description:<6.12}", markup=False),
             BarColumn(bar_width=16),
@@ -31,7 +35,7 @@ class Progress:
             disable=quiet or not self._console.is_terminal,
         )
         self._rows: dict[str, TaskID] = {}
-        self._stage = ""
+        self._line = self._stage = ""
         self._told = 0.0
 
     def __enter__(self) -> Self:
@@ -55,7 +59,9 @@ class Progress:
             self._bars.update(self._rows[moment.program], completed=moment.answered, facts=facts)
             return
         stage = f"{moment.program} {moment.stage}"
-        if stage == self._stage and time.monotonic() - self._told < LINE_SECONDS:
+        line = f"{moment.program}: {moment.answered}/{moment.total} answered  {facts}".rstrip()
+        wait = SAME_SECONDS if line == self._line else LINE_SECONDS
+        if stage == self._stage and self._clock() - self._told < wait:
             return
-        self._stage, self._told = stage, time.monotonic()
-        self.note(f"{moment.program}: {moment.answered}/{moment.total} answered  {facts}".rstrip())
+        self._stage, self._line, self._told = stage, line, self._clock()
+        self.note(line)

@@ -2,16 +2,19 @@
 
 Commands are imported when they are called, so `siafu --help` stays quick. A command module holds `app`, a
 `typer.Typer`. Exit codes: 0 all succeeded, 1 some failed, 2 wrong use or configuration, 3 budget reached, no
-credit left or an endpoint that fails, 130 interrupted.
+credit left or an endpoint that fails, 130 interrupted (Ctrl-C, SIGTERM).
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import importlib
 import os
+import signal
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import typer
@@ -146,12 +149,34 @@ class _Heard:
                 raise  # such as EPIPE: whoever read it went away
 
 
+@contextlib.contextmanager
+def _sigterm_as_ctrl_c() -> Iterator[None]:
+    """SIGTERM does what Ctrl-C does, so that a command ends with all that it started. One that runs longer or serves
+    has its own way for both.
+    """
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
+        yield  # as nohup and the like want it
+        return
+
+    def end(number: int, frame: Any) -> None:
+        if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # as a shell has it for what runs in the background
+            raise KeyboardInterrupt
+        signal.raise_signal(signal.SIGINT)
+
+    signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
 def main(argv: list[str] | None = None) -> None:
     """Entry point of the `siafu` script. Ends the process with the exit code of the command."""
     if sys.stderr is not None:  # it is None when it was closed
         sys.stderr = _Heard(sys.stderr)
     try:
-        code = typer.main.get_command(app).main(argv, prog_name="siafu", standalone_mode=False)
+        with _sigterm_as_ctrl_c():
+            code = typer.main.get_command(app).main(argv, prog_name="siafu", standalone_mode=False)
         if code == Interrupted.exit_code:  # typer caught the Ctrl-C, and says nothing
             _say("interrupted")
         if sys.stdout is not None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import typer
 
-from siafu.border.text import counted
+from siafu.border.text import clean, counted
 from siafu.cli.showing import AsJson, Config, print_json, print_table, time_text
 from siafu.errors import ConfigError
 
@@ -68,7 +68,9 @@ def sla(
 
     targets = Targets(p95=None if p95 is None else _seconds(p95), success=None if success is None else _share(success))
     settings, window = load(config=config), parse_duration(since, days=KEPT_DAYS)
-    found = asyncio.run(_report(settings, targets, window, {"run": run, "tenant": tenant}, limit))
+    found = asyncio.run(
+        _report(settings, targets, window, {"run": run and clean(run), "tenant": tenant and clean(tenant)}, limit)
+    )
     if json:
         print_json(_record(found))
     else:

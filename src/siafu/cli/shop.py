@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import typer
 
+from siafu.border.text import preview
 from siafu.cli import shop_keeping, shop_money
 from siafu.cli.ready import write_ready
 from siafu.cli.shop_records import Payments, PaymentsName, Where, open_provider, open_shop
@@ -181,7 +182,7 @@ def token(
 
     key = needed_identity_key("the server and this command must have the same one")
     if unknown := [name for name in tool if name not in TOOLS]:
-        raise ConfigError(f"the shop has no tool {unknown[0][:64]!r}; it has {', '.join(TOOLS)}")
+        raise ConfigError(f"the shop has no tool {preview(unknown[0], 64)!r}; it has {', '.join(TOOLS)}")
     now = SystemClock().wall()
     typer.echo(mint(key, subject=customer, audience=AUDIENCE, scopes=tool or TOOLS, minutes=minutes, now=now))
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 import typer
 
+from siafu.border.text import clean, preview
 from siafu.cli.approvals import As, person
 from siafu.cli.shop_records import Where, open_shop
 from siafu.cli.showing import AsJson, print_json, print_table, time_text
@@ -42,8 +43,8 @@ def stock(
     from siafu.apps.support.shop import stock as books
 
     with contextlib.closing(open_shop(database)) as shop:
-        if release is not None and not shop.transact(lambda tx: books.give_back(tx, release)):
-            raise InputError(f"no reservation {release[:40]!r} is held; see: siafu shop stock --reservations")
+        if release is not None and not shop.transact(lambda tx: books.give_back(tx, clean(release))):
+            raise InputError(f"no reservation {preview(release, 60)!r} is held; see: siafu shop stock --reservations")
         products, found = shop.products(), shop.transact(books.reservations)
     if reservations or release is not None:
         if as_json:
@@ -81,8 +82,8 @@ def tickets(
     from siafu.apps.support.shop import tickets as books
 
     with contextlib.closing(open_shop(database)) as shop:
-        if close is not None and not shop.transact(lambda tx: books.close_ticket(tx, close)):
-            raise InputError(f"no ticket {close[:40]!r} is open; see: siafu shop tickets")
+        if close is not None and not shop.transact(lambda tx: books.close_ticket(tx, clean(close))):
+            raise InputError(f"no ticket {preview(close, 60)!r} is open; see: siafu shop tickets")
         found = shop.transact(lambda tx: books.tickets(tx, None if everything else "open"))
     if as_json:
         return print_json(found)
@@ -171,7 +172,7 @@ def cap(
     if tool not in brakes.CAPPED or unit not in units:
         raise ConfigError(f"a limit is for one of {', '.join(brakes.CAPPED)}, and counts one of {', '.join(units)}")
     if most != "none" and not (most.isascii() and most.isdigit() and len(most) <= 18):
-        raise ConfigError(f"a day's limit is a whole number or none, not {most[:40]!r}")
+        raise ConfigError(f"a day's limit is a whole number or none, not {preview(most, 40)!r}")
     kind: Unit = unit  # type: ignore[assignment] # one of them, as was just checked
     amount = None if most == "none" else int(most)
     with contextlib.closing(open_shop(database)) as shop:
@@ -186,7 +187,7 @@ def _switch(
     from siafu.apps.support.shop.tools import TOOLS
 
     if tool != brakes.EVERY and tool not in TOOLS:
-        raise ConfigError(f"the shop has no tool {tool[:64]!r}; it has {', '.join(TOOLS)}")
+        raise ConfigError(f"the shop has no tool {preview(tool, 64)!r}; it has {', '.join(TOOLS)}")
     database, as_json = shown
     who = person(by)
     with contextlib.closing(open_shop(database)) as shop:

@@ -56,4 +56,5 @@ def open_shop(database: str | None) -> ShopDatabase:
     """
     from siafu.apps.support.shop.database import ShopDatabase
 
-    return ShopDatabase(database or Path(os.environ.get("SIAFU_HOME") or ".siafu") / "shop.db")
+    home = os.path.expanduser(os.environ.get("SIAFU_HOME") or ".siafu")  # noqa: PTH111 (as for other addresses)
+    return ShopDatabase(database or Path(home) / "shop.db")

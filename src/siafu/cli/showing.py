@@ -17,6 +17,7 @@ T = TypeVar("T")
 Config = typer.Option(None, "--config", help="Settings file. Default: ./siafu.toml", show_default=False)
 AsJson = typer.Option(False, "--json", help="Print JSON.")
 CELL, ARGUMENTS = 200, 100  # the most characters of a cell
+SHOWN = 3  # ids that are named when several may be meant
 _WORD = re.compile(r"[\w.:@/-]+")
 
 
@@ -83,12 +84,19 @@ def _value(value: Any) -> str:
 
 
 def the_one(found: Iterable[T], begin: str, what: str, *, key: Callable[[T], str], see: str) -> T:
-    """The only one of `found` whose id (`key`) begins so. what: such as "approval". see: the command that lists them.
+    """The only one of `found` whose id (`key`) is or begins so. what: such as "approval". see: the command that lists
+    them.
 
     Raises: InputError when there is none, or several begin so.
     """
+    begin = begin.strip()
     matches = [each for each in found if begin and key(each).startswith(begin)]
-    if len(matches) != 1:
-        several = "; several begin so" if matches else ""
-        raise InputError(f"there is no one {what} {preview(begin, 60)!r}{several}; see: {see}")
+    if exact := [each for each in matches if key(each) == begin]:
+        return exact[0]
+    if not matches:
+        raise InputError(f"there is no {what} {preview(begin, 60)!r}; see: {see}")
+    if len(matches) > 1:
+        ids = ", ".join(map(key, matches[:SHOWN]))
+        more = " and more" if len(matches) > SHOWN else ""
+        raise InputError(f"several begin with {preview(begin, 60)!r}: {ids}{more}; say more of the id; see: {see}")
     return matches[0]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from siafu.border.text import preview
 from siafu.cli.showing import AsJson, Config, print_json, print_table
 from siafu.errors import ConfigError, InputError
 
@@ -87,7 +88,9 @@ def add(
 
     settings = _settings(config)
     if upstream not in _names(settings):
-        raise InputError(f"there is no upstream {upstream[:60]!r}; there are: {', '.join(_names(settings)) or 'none'}")
+        raise InputError(
+            f"there is no upstream {preview(upstream, 60)!r}; there are: {', '.join(_names(settings)) or 'none'}"
+        )
     if not refers(key):
         raise ConfigError("name the key as env:NAME or file:/path; a key itself would be kept by the shell's history")
     if key.startswith("file:"):
@@ -134,7 +137,7 @@ def _switch(id: str, config: Path | None, *, off: bool) -> None:
     settings = _settings(config)
     found = _keys(settings).get(id if "#" in id else f"{id}#1")
     if found is None:
-        raise InputError(f"there is no key {id[:60]!r}: siafu upstream-keys list")
+        raise InputError(f"there is no key {preview(id, 60)!r}; see: siafu upstream-keys list")
     upstream, key = found
     with changing(settings.home, upstream) as own:
         own.disabled = [name for name in own.disabled if name != key.name] + [key.name] * off

@@ -95,11 +95,18 @@ def _redis(settings: Settings) -> None:
         RedisDoor(url)
 
 
+def _database(settings: Settings) -> None:
+    if settings.database_url is not None:
+        from siafu.store.address import database_place  # noqa: PLC0415 (SQLAlchemy, 140 ms)
+
+        database_place(settings.database(""), "database_url")
+
+
 def _steps(settings: Settings) -> Iterator[Callable[[], Any]]:
     yield partial(thrift, settings)
     yield partial(key_budgets, settings)
     yield partial(_redis, settings)
-    yield partial(settings.database, "")
+    yield partial(_database, settings)
     if not settings.upstreams and not settings.simulated:
         yield partial(configured_ways, settings)
     named: list[tuple[str, EndpointSettings]] = [(f"upstreams.{name}", own) for name, own in settings.upstreams.items()]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 import pydantic
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
 from siafu.border.money import parse_usd
 from siafu.border.secrets import Secret
@@ -30,6 +30,14 @@ def _no_number(value: Any) -> Any:
     return value
 
 
+def _expanded(path: Path) -> Path:
+    """No shell has replaced a ~ that stands in a file of settings or variables."""
+    try:
+        return path.expanduser()
+    except RuntimeError:
+        raise ValueError("there is no home folder for its ~; write the whole path") from None
+
+
 _DIGITS = r"([0-9]{1,3}(,[0-9]{3})+|[0-9]+(_[0-9]+)*)(\.[0-9]+)?|\.[0-9]+"
 _USD = r"([Uu][Ss]([Dd]|\$)|\$)?"
 _AMOUNT = {
@@ -42,7 +50,7 @@ _AMOUNT = {
 Amount = Annotated[str, BeforeValidator(_amount), WithJsonSchema(_AMOUNT)]
 Seconds = Annotated[float, Field(gt=0, le=86_400)]
 Usd = Annotated[Decimal, Field(ge=0, strict=False)]
-Folder = Annotated[Path, Field(strict=False)]
+Folder = Annotated[Path, Field(strict=False), AfterValidator(_expanded)]  # or a file
 Day = Annotated[date, BeforeValidator(_no_number), Field(strict=False)]
 SecretName = Annotated[str, WithJsonSchema({"type": "string", "pattern": "^(env|file):.+$"})]
 

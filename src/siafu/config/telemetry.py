@@ -9,6 +9,7 @@ import sys
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
+from siafu.border.urls import check_server
 from siafu.errors import ConfigError
 from siafu.observe import spans
 
@@ -27,7 +28,7 @@ async def telemetry() -> AsyncIterator[None]:
     siafu has set OpenTelemetry's providers; else nothing is loaded. At the end of the block what is left is sent,
     within two seconds.
 
-    Raises: ConfigError for a protocol other than http/protobuf.
+    Raises: ConfigError for a protocol other than http/protobuf, and for what is no address.
     """
     sent = _tracing()
     try:
@@ -49,6 +50,9 @@ def _tracing() -> Exporting | None:
         return None
     if (protocol := os.environ.get("OTEL_EXPORTER_OTLP_PROTOCOL", _PROTOCOL)) != _PROTOCOL:
         raise ConfigError(f"OTEL_EXPORTER_OTLP_PROTOCOL is {protocol[:40]!r}; siafu sends {_PROTOCOL} (port 4318) only")
+    for name in _ENDPOINTS:
+        if given := os.environ.get(name):
+            check_server(given, name, like="http://127.0.0.1:4318")
     try:
         from siafu.observe.tracing import exporting  # noqa: PLC0415 (an extra; its SDK takes 0.2 s)
     except ImportError:

@@ -15,7 +15,7 @@ import msgspec
 
 from siafu.border.secrets import Secret
 from siafu.border.text import preview
-from siafu.border.urls import checked_base_url, is_loopback
+from siafu.border.urls import check_server, checked_base_url, is_loopback
 from siafu.errors import ConfigError
 from siafu.gateway.chat import MAX_ANSWER_BYTES
 
@@ -79,7 +79,15 @@ class Upstream(msgspec.Struct, frozen=True, kw_only=True):
         return {self.key_header: f"{bearer}{self.key.reveal()}"}
 
     def proxy_for(self, url: str) -> str | None:
-        """The proxy on the way to `url`; what the environment names never stands before this machine itself."""
+        """The proxy on the way to `url`; what the environment names never stands before this machine itself. Raises:
+        ConfigError for what is no address.
+        """
+        found = self._proxy_for(url)
+        if found is not None:
+            check_server(found, f"{self.proxy_from()} (the proxy of {self.name})", like="http://host:3128")
+        return found
+
+    def _proxy_for(self, url: str) -> str | None:
         if self.proxy is not None:
             return self.proxy.reveal() if isinstance(self.proxy, Secret) else self.proxy
         parts = urlsplit(url)

@@ -16,6 +16,7 @@ from random import Random
 import msgspec
 
 from siafu.border.stopping import Stops
+from siafu.errors import Interrupted
 from siafu.pace.backoff import full_jitter
 from siafu.pace.clock import Clock
 from siafu.queue.pulse import Kept, stands_still
@@ -24,6 +25,8 @@ CALM = 60.0  # seconds that a process has lived after which its next death is a 
 FIRST, LONGEST = 1.0, 60.0  # seconds, of the pauses before it is started again
 HURRY = 8.0  # seconds for processes to end that were asked twice
 MEANT = (0, 2, 3)  # exit codes of a worker that another start would end with, too: done, wrong use or key, no money
+# exit codes of one that is stopped before it has listened to signals itself
+_NOT_YET = (-signal.SIGTERM, -signal.SIGINT, Interrupted.exit_code)
 _WORST = (0, 1, 3, 2)  # of several exit codes the last one counts
 
 
@@ -145,8 +148,8 @@ class Supervisor:
             watching.cancel()
             os.close(pulse)
         code = process.returncode or 0
-        if stops.asked.is_set() and code in (-signal.SIGTERM, -signal.SIGINT):
-            code = 0  # it did not listen to signals yet, so it held nothing
+        if stops.asked.is_set() and code in _NOT_YET:
+            code = 0  # it held nothing
         why = f"did not move for {was_still:g} s and was killed" if was_still else _why(code)
         return _Life(code=code, output=output, why=f"(pid {process.pid}) {why}", hung=was_still > 0)
 

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import re
 from pathlib import Path
 
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
+from siafu.border.urls import WRITTEN
 from siafu.errors import ConfigError
+
+_LIKE_USER = re.compile(r"(?![/.~]).*:.*@")  # an address whose beginning was left away: no file may be called so
 
 
 def database_place(url: str | Path, what: str) -> Path | URL:
@@ -19,18 +24,17 @@ def database_place(url: str | Path, what: str) -> Path | URL:
     if isinstance(url, Path):
         return url.absolute()
     scheme, mark, rest = url.partition("://")
-    if not mark and url and not url.startswith(("sqlite:", "postgresql:", "postgres:")):
-        return Path(url).absolute()
+    if not mark and url and not url.startswith(("sqlite:", "postgresql:", "postgres:")) and not _LIKE_USER.match(url):
+        return Path(os.path.expanduser(url)).absolute()  # noqa: PTH111 (another's that there is not stays as it is)
     if scheme == "sqlite" and rest.startswith("/") and len(rest) > 1:
-        return Path(rest[1:]).absolute()
+        return Path(os.path.expanduser(rest[1:])).absolute()  # noqa: PTH111
     if scheme in ("postgresql", "postgres"):
         with contextlib.suppress(ArgumentError, ValueError):
             found = make_url(url).set(drivername="postgresql+psycopg")
             if "@" not in f"{found.host}{found.database}":  # the rest of a password that was not written in %
                 return found
     raise ConfigError(
-        f"the address of {what} cannot be used: write a path, sqlite:///PATH or postgresql://user:password@host/name "
-        "(in a user or password, write @ as %40, / as %2F, : as %3A)"
+        f"the address of {what} cannot be used: write a path, sqlite:///PATH or postgresql://host/name ({WRITTEN})"
     )
 
 

@@ -7,6 +7,7 @@ as such from then on. No command is newer than Redis 6.2, so Valkey knows them a
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import importlib
 import os
 from collections.abc import Awaitable, Callable, Sequence
@@ -14,6 +15,7 @@ from typing import Any, TypeVar
 
 from siafu.border.secrets import Secret, redact
 from siafu.border.text import preview
+from siafu.border.urls import check_redis_url
 from siafu.errors import ConfigError, StoreError
 
 T = TypeVar("T")
@@ -38,6 +40,7 @@ class RedisDoor:
                 "redis_url (or REDIS_URL) is set, and the Redis client is not installed: pip install 'siafu[redis]', "
                 "or unset it"
             ) from None
+        check_redis_url(url.reveal(), "redis_url")
         self._url = url
         self._timeout = timeout
         self._turns = asyncio.Semaphore(CONNECTIONS)
@@ -45,7 +48,12 @@ class RedisDoor:
         self._cluster = False
         self._client: Any = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        options = self._new().get_connection_kwargs()
+        client = self._new()
+        try:
+            client.connection_pool.make_connection()  # not connected; it takes all that it knows
+        except (TypeError, ValueError) as error:
+            raise ConfigError(f"redis_url cannot be used: {preview(redact(str(error)), 200)}") from None
+        options = client.get_connection_kwargs()
         if options.get("ssl_cert_reqs", "required") != "required" or not options.get("ssl_check_hostname", True):
             raise ConfigError(
                 "redis_url turns the check of certificates off: leave ssl_cert_reqs and ssl_check_hostname away, and "
@@ -127,13 +135,25 @@ class RedisDoor:
             return await work(client)
         finally:
             if client is not self._client:  # closed for another command meanwhile, and perhaps connected anew for this
-                await client.aclose()
+                await self._closed(client)
 
     async def aclose(self) -> None:
         """Close the connections. Idempotent; the next command opens new ones."""
         client, self._client = self._client, None
         if client is not None and self._loop is asyncio.get_running_loop():
+            await self._closed(client)
+
+    async def _closed(self, client: Any) -> None:
+        """Close all that a client has opened. One of a cluster closes nothing unless it knows the cluster, and has
+        connections also while it does not: when a node that it asks is gone, and when it was closed for another
+        command.
+        """
+        with contextlib.suppress(self.errors.RedisError, OSError):  # of a connection that is gone
             await client.aclose()
+        nodes = getattr(client, "nodes_manager", None)
+        for each in () if nodes is None else (*nodes.nodes_cache.values(), *nodes.startup_nodes.values()):
+            with contextlib.suppress(self.errors.RedisError, OSError):
+                await each.disconnect()
 
 
 class RedisStream:

@@ -14,7 +14,7 @@ import msgspec
 from siafu.border.text import clean, preview
 from siafu.errors import InputError
 from siafu.store.database import Database, Transaction
-from siafu.store.task_records import Move, Task, name_of
+from siafu.store.task_records import Move, Task, full_name, name_of
 from siafu.store.task_schema import NAME_IN_KEY
 from siafu.store.task_sql import ring
 from siafu.store.task_turns import give_back, line_up
@@ -24,7 +24,8 @@ from siafu.store.workers import HEARD, Workers
 
 T = TypeVar("T")
 AT_ONCE = 500  # rows of one transaction
-_ID = re.compile(r"t_[0-9a-f]{1,32}")
+SHOWN = 3  # tasks that are named when several may be meant
+_ID = re.compile(r"t_[0-9a-f]{0,32}")
 _NEEDS = "SELECT state FROM task JOIN task_need ON task_need.needs = task.id WHERE task_need.task = :id"
 # What a task waits for that only a person changes; all else may pass by itself.
 BY_PEOPLE = ("pending_approval", "tool_changed", "tool_disabled")
@@ -54,27 +55,31 @@ class TaskDesk:
         self._rung = rung
 
     async def one(self, text: str) -> Task:
-        """The task whose id is or begins so, or that was submitted under this name (`NAME` or `RUN/NAME`).
+        """The task with this id, else the only one whose id begins so or that was submitted under this name (`NAME` or
+        `RUN/NAME`).
 
         Raises: InputError when there is none, or it may be several.
         """
         found: list[Task] = []
-        if _ID.fullmatch(text):
-            sql = "SELECT * FROM task WHERE id >= :begin AND id < :end ORDER BY id LIMIT 2"
-            found = await self._rows(sql, begin=text, end=text + "g")  # the first letter behind hexadecimal digits
-        found = found or await self._named(text)
+        if _ID.fullmatch(begin := text.strip()):
+            sql = "SELECT * FROM task WHERE id >= :begin AND id < :end ORDER BY id LIMIT :most"
+            found = await self._rows(sql, begin=begin, end=begin + "g", most=SHOWN + 1)  # g is behind the hex digits
+            if found and found[0].id == begin:
+                return found[0]
+        found = list({task.id: task for task in (*found, *await self._named(clean(text)))}.values())
         if not found:
             raise InputError(f"there is no task {preview(text, 60)!r}; see: siafu tasks list")
         if len(found) > 1:
+            told = ", ".join(f"{task.id} ({preview(full_name(task.once, task.run), 60)})" for task in found[:SHOWN])
             raise InputError(
-                f"several tasks are meant by {preview(text, 60)!r}, such as {found[0].id} and {found[1].id}; say more "
-                "of the id, or RUN/NAME; see: siafu tasks list"
+                f"several tasks are meant by {preview(text, 60)!r}: {told}{' and more' if len(found) > SHOWN else ''}; "
+                "say more of the id, or RUN/NAME; see: siafu tasks list"
             )
         return found[0]
 
     async def _named(self, text: str) -> list[Task]:
-        """Two of the tasks at most that have this name."""
-        wanted, words = clean(text), clean(text).split("/")
+        """Tasks that have this name, one more at most than are shown."""
+        words = text.split("/")
         names = ["/".join(words[at:]) for at in range(len(words))]  # both runs and names may hold slashes
 
         def work(tx: Transaction) -> list[str]:
@@ -83,10 +88,10 @@ class TaskDesk:
             return [
                 row["id"]
                 for row in tx.rows(sql, names=names)
-                if wanted in (found := name_of(row["once"], row["run"]), f"{row['run']}/{found}")
+                if text in (found := name_of(row["once"], row["run"]), f"{row['run']}/{found}")
             ]
 
-        ids = (await self._database.run(work))[:2]
+        ids = (await self._database.run(work))[: SHOWN + 1]
         return await self._rows("SELECT * FROM task WHERE id IN :ids ORDER BY id", ids=ids) if ids else []
 
     async def find(self, which: Which, *, limit: int, after: Task | None = None) -> list[Task]:

@@ -62,7 +62,7 @@ def ready(job: FileJob, where: Place, options: FileOptions, watch: Watcher) -> I
     """
     with ExitStack() as stack:
         file = stack.enter_context(opened(where.source))
-        with disk(where.source):
+        with disk(f"{where.source}, or the folder for temporary files (TMPDIR)"):
             found = checked(job, file, limit=options.limit)
         stack.callback(found.index.close)
         _tell_bad(found, options.strict, watch)

@@ -133,17 +133,18 @@ async def _answered(environment: dict[str, str], folder: Folder, requests: int, 
             async with asyncio.timeout(longest(requests)):
                 while child.returncode is None:
                     await asyncio.sleep(POLL_SECONDS)
-                    listen(_moment(folder, requests))
+                    listen(_moment(folder, requests, "running"))
         except TimeoutError:
             return False
         if child.returncode not in (0, 1):  # 1: some requests failed, which is one of the things to be seen
             raise DemoFailed(f"siafu ended with {child.returncode}: {tail(log)}")
+        listen(_moment(folder, requests, "done"))
     return True
 
 
-def _moment(folder: Folder, requests: int) -> Moment:
+def _moment(folder: Folder, requests: int, stage: str) -> Moment:
     done = notes.answers(notes.results(folder.results)).total()
-    return Moment(program="siafu", stage="running", answered=done, total=requests, calls=None, refused=0)
+    return Moment(program="siafu", stage=stage, answered=done, total=requests, calls=None, refused=0)
 
 
 @contextlib.asynccontextmanager
