@@ -190,6 +190,22 @@ def test_f48_broken_utf8_in_an_answer_is_replaced() -> None:
     assert parse_answer(json.dumps(OK).encode().replace(b'"ok"', b'"a\xffb"')).content == "a\ufffdb"
 
 
+@pytest.mark.parametrize(
+    ("charset", "encoding", "found"),
+    [
+        ("; charset=euc-kr", "euc-kr", "배송중"),
+        ('; Charset="CP949"', "cp949", "배송중"),
+        ("; charset=utf-8", "utf-8", "배송중"),
+        ("; charset=no-such", "utf-8", "배송중"),
+        ("; charset=utf-8", "euc-kr", "\ufffd" * 5),  # not what it says
+        ("", "euc-kr", "\ufffd" * 5),
+    ],
+)
+def test_an_answer_in_the_encoding_that_its_head_names(charset: str, encoding: str, found: str) -> None:
+    body = json.dumps(with_message(content="배송중"), ensure_ascii=False).encode(encoding)
+    assert parse_answer(body, content_type=f"application/json{charset}").content == found
+
+
 def test_f48_a_lone_surrogate_in_a_request_is_replaced() -> None:
     request = ChatRequest(model="m", messages=[{"role": "tool", "content": "주문 \ud83d 끝", "\ud800": ("a",)}])
     assert json.loads(encode(request))["messages"] == [{"role": "tool", "content": "주문 \ufffd 끝", "\ufffd": ["a"]}]

@@ -52,6 +52,21 @@ async def made(path: Path) -> None:
     await run.aclose()
 
 
+@pytest.mark.parametrize("replaced", [False, True])
+async def test_a_file_that_is_taken_away_in_use_is_told_of(tmp_path: Path, replaced: bool) -> None:
+    path, store = tmp_path / "run.db", SqliteStore(tmp_path / "run.db")
+    run = store.run("r")
+    await run.begin("w")
+    path.rename(tmp_path / "elsewhere.db")
+    if replaced:
+        shutil.copy(tmp_path / "elsewhere.db", path)
+    await run.record(item("a"))
+    with pytest.raises(StoreError, match=r"run\.db was deleted or replaced while it was in use"):
+        await run.aclose()
+    await store.run("r").begin("w")  # all was closed nevertheless
+    await asyncio.to_thread(store.close)
+
+
 async def test_a_folder(tmp_path: Path) -> None:
     await refused(tmp_path, "is a folder")
 

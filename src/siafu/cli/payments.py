@@ -11,7 +11,7 @@ import msgspec
 import typer
 
 from siafu.bench.payments.book import Mode
-from siafu.border.text import printable
+from siafu.border.text import counted, printable
 from siafu.cli.options import ParentPid, ReadyFile, UrlAsJson
 from siafu.cli.ready import Ready, tell
 from siafu.cli.showing import AsJson
@@ -108,4 +108,4 @@ def show(
         typer.echo(printable(f"{paid.id}  {paid.payment}  {paid.amount} {paid.currency}  {paid.reference}"))
     sums = ", ".join(f"{amount} {currency}" for currency, amount in sorted(stats["paid"].items())) or "nothing"
     again = f"{stats['duplicates']} of them under a reference paid before"
-    typer.echo(f"{stats['effects']} refunds paid, {again}; paid back: {sums}")
+    typer.echo(f"{counted(stats['effects'], 'refund')} paid, {again}; paid back: {sums}")

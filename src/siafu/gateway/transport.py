@@ -408,7 +408,8 @@ _MEANINGS: tuple[tuple[tuple[type[BaseException], ...], type[ModelError], str], 
     (
         (aiohttp.ClientConnectorCertificateError, aiohttp.ClientSSLError, aiohttp.ServerFingerprintMismatch),
         Unreachable,
-        "no secure connection to {}; for a private certificate authority set SSL_CERT_FILE",
+        "no secure connection to {}; its certificate has to be for that name, and from an authority that is trusted "
+        "here: for a private one set ca_file of the upstream, or SSL_CERT_FILE",
     ),
     (
         (aiohttp.ClientConnectorError, aiohttp.ClientHttpProxyError),

@@ -6,6 +6,7 @@ can be replayed as it is.
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import msgspec
@@ -33,6 +34,7 @@ OWN_FIELDS = frozenset(
 MAX_TOOL_CALLS = 128
 MAX_ID = 256  # characters of a tool call's id; a longer one is replaced
 MAX_WORD = 200  # characters of the names and words of an upstream that go into records and labels
+_CHARSET = re.compile(r"charset=\"?([\w-]{1,40})", re.IGNORECASE)
 _encode = msgspec.json.Encoder().encode
 
 
@@ -104,10 +106,19 @@ def decode(data: bytes, *, content_type: str = "", max_bytes: int = MAX_ANSWER_B
     except (msgspec.DecodeError, RecursionError):
         pass
     try:  # again and slowly: lone surrogates, NUL and broken UTF-8 are replaced
-        return msgspec.convert(loads(data, max_bytes=max_bytes, what="it"), _Body)
+        return msgspec.convert(loads(_in_utf8(data, content_type), max_bytes=max_bytes, what="it"), _Body)
     except (BoundaryError, msgspec.ValidationError) as error:
         what = error.message if isinstance(error, BoundaryError) else "it is no JSON object"
         raise malformed(what, content_type=content_type, body=data) from None
+
+
+def _in_utf8(data: bytes, content_type: str) -> bytes | str:
+    """JSON in another encoding, when the head of the answer names one: there are gateways that speak EUC-KR."""
+    named = _CHARSET.search(content_type)
+    try:
+        return data if named is None else data.decode(named[1])
+    except (LookupError, UnicodeError):
+        return data
 
 
 def body_error(error: Any) -> ModelError:

@@ -33,10 +33,10 @@ class Sums(msgspec.Struct, frozen=True, kw_only=True):
     answers: of them became the answer to a step. wasted: settled, and became nobody's answer. input_tokens holds cached
     and cache_write tokens, output_tokens the reasoning ones. usd_pico: cost of those whose usage is known. unknown:
     those whose usage is not known, as they were cut off or are still open; together they cost between 0 and
-    unknown_pico, their reservations. unpriced: without a price, or of unknown usage
-    and without a reservation, so in neither amount. hits: those that the prompt cache
-    helped; saved_pico: what it saved, below 0 when writing it cost more. doubtful: those whose counts of it contradict
-    each other. wasted_pico, wasted_unknown_pico: the part of either amount that the wasted ones make.
+    unknown_pico, their reservations. unpriced: without a price, or of unknown usage and without a reservation, so in
+    neither amount. hits: those that the prompt cache helped; saved_pico: what it saved, below 0 when writing it cost
+    more. doubtful: those whose counts of it contradict each other. wasted_pico, wasted_unknown_pico: the part of either
+    amount that the wasted ones make.
     """
 
     calls: int = 0

@@ -69,6 +69,8 @@ class SqliteStore:
             if self._opened is not None:
                 return
             db = open_memory() if self.path is None else self._open_file(self.path, undo)
+            if self.path is not None:
+                undo.callback(_same, self.path, self.path.stat().st_ino)
             self._writer = Writer(db, str(self.path or ":memory:"), max_queued=self._max_queued)
             undo.callback(self._writer.close)
             if self.path is not None:
@@ -93,7 +95,8 @@ class SqliteStore:
     def close(self) -> None:
         """Commit everything queued, close, let go of the lock. Blocks; idempotent.
 
-        Raises: StoreError when a queued line could not be written; all is closed nevertheless.
+        Raises: StoreError when a queued line could not be written, or the file is not there any more; all is closed
+            nevertheless.
         """
         with self._guard:
             opened, self._opened = self._opened, None
@@ -126,6 +129,14 @@ class SqliteStore:
             raise store_error(error, str(self.path)) from error
         except RuntimeError:  # the pool takes nothing any more
             raise StoreError(f"{self.path} is closed") from None
+
+
+def _same(path: Path, number: int) -> None:
+    """Raises: StoreError when the file at `path` is not the one with this number of an inode any more."""
+    with contextlib.suppress(FileNotFoundError):
+        if path.stat().st_ino == number:
+            return
+    raise StoreError(f"{path} was deleted or replaced while it was in use: what was written meanwhile is not kept")
 
 
 class SqliteRun:
