@@ -17,7 +17,7 @@ from siafu.agents.replay import EFFECTS, Mark, Open, Replay, mark
 from siafu.agents.strands import Place
 from siafu.border.canonical import dumps, fingerprint
 from siafu.errors import ApprovalPending, ModelError, OutcomeUnknown, ToolDenied, ToolFault, ToolUnavailable
-from siafu.gateway.chat import ChatAnswer, ChatRequest, Message
+from siafu.gateway.chat import ChatAnswer, ChatRequest, Message, packed, unpacked
 from siafu.gateway.endpoint import Endpoint
 from siafu.observe.calls import CallContext
 from siafu.observe.events import Discarded, Observer, Replayed, ToolCalled, nobody
@@ -133,7 +133,7 @@ class TaskContext:
         asked = hashlib.sha256(request.canonical()).hexdigest()
         found = self._replay.take(place, _MODEL, asked)
         if found is not None:
-            answer = msgspec.json.decode(self._replayed(found, "model").outcome, type=ChatAnswer)
+            answer = unpacked(self._replayed(found, "model").outcome)
         else:
             entry = self._entry("model", place, asked)
             try:
@@ -144,7 +144,7 @@ class TaskContext:
                     await self._replay.append(msgspec.structs.replace(entry, kind="fault", outcome=freeze(error)))
                 raise
             if self._replay.kept:  # else nobody reads its bytes
-                entry = msgspec.structs.replace(entry, outcome=dumps(answer), usd_pico=answer.usd_pico)
+                entry = msgspec.structs.replace(entry, outcome=packed(answer), usd_pico=answer.usd_pico)
                 await self._replay.append(entry)
         self.spent.add(answer)
         return answer

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from siafu.border.canonical import canonical, loads
+from siafu.border.canonical import canonical, dumps, loads
 from siafu.errors import OutputInvalid, SiafuError
 
 Message = Mapping[str, Any]
@@ -126,6 +126,19 @@ class ChatAnswer(msgspec.Struct, frozen=True, kw_only=True):
             return loads(unfenced(self.text), max_bytes=MAX_ANSWER_BYTES, what="the model's answer")
         except SiafuError as error:
             raise OutputInvalid(error.message) from None
+
+
+def packed(answer: ChatAnswer) -> bytes:
+    """An answer as JSON, to be kept. Its text, which may be long, stands in its message only."""
+    once = answer.content is not None and answer.message.get("content") == answer.content
+    return dumps(msgspec.structs.replace(answer, content=None) if once else answer)
+
+
+def unpacked(data: bytes) -> ChatAnswer:
+    """The answer of `packed`."""
+    answer = msgspec.json.decode(data, type=ChatAnswer)
+    text = answer.message.get("content")
+    return msgspec.structs.replace(answer, content=text) if answer.content is None and isinstance(text, str) else answer
 
 
 def unfenced(text: str) -> str:
