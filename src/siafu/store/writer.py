@@ -21,7 +21,7 @@ import sqlite3
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby, repeat
 from operator import itemgetter, length_hint
 from typing import Any, TypeVar
@@ -79,12 +79,12 @@ class Writer:
         self._asked: asyncio.AbstractEventLoop | threading.Thread | None = None
         self._thread.start()
 
-    def write(self, statement: str, row: Row) -> Coroutine[Any, Any, None]:
+    async def write(self, statement: str, row: Row) -> None:
         """Run one INSERT, UPDATE or DELETE; returns when it is durable.
 
         Raises: StoreError. When cancelled, the row may or may not be written.
         """
-        return self._submit(statement, row)
+        await self._submit(statement, row)
 
     async def write_long(self, statement: str) -> None:
         """Run one statement for which an event loop may not stand still. As `write`, but in the thread; what is queued
