@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
 import sys
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -13,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import siafu
+from services import free_port
 from siafu.gateway.scripted import Scripted
 from siafu.observe.events import Event, LaneClosed, LaneOpened
 from siafu.swarm.results import MapResult
@@ -21,13 +21,7 @@ from tools.servers.raw_http import RawHttp
 TILL = Path(__file__).parents[1] / "tools" / "servers" / "till.py"
 ITEMS = [f"주문-{n}" for n in range(20)]
 RULE = '[tools.effects."till.pay"]\nhonours_key = true\n'
-
-
-@pytest.fixture(autouse=True)
-def _plain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("SIAFU_HOME", "SIAFU_DATABASE_URL", "SIAFU_CONFIG"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.chdir(tmp_path)
+pytestmark = pytest.mark.usefixtures("plain")
 
 
 @contextlib.asynccontextmanager
@@ -43,11 +37,6 @@ async def till(port: int, folder: Path) -> AsyncIterator[asyncio.subprocess.Proc
         with contextlib.suppress(ProcessLookupError):
             process.kill()
         await process.communicate()
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
 
 
 def lines(file: Path) -> list[str]:

@@ -17,13 +17,7 @@ from siafu.gateway.scripted import Scripted
 
 CASHIER = Path(__file__).parents[1] / "tools" / "servers" / "cashier.py"
 RULE = '[tools.effects."cash.pay"]\nkey = ["request", "order_id"]\n'
-
-
-@pytest.fixture(autouse=True)
-def _plain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("SIAFU_HOME", "SIAFU_DATABASE_URL", "SIAFU_CONFIG"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.chdir(tmp_path)
+pytestmark = pytest.mark.usefixtures("plain")
 
 
 async def session(folder: Path, rules: str, tools: Any = None, *, refused: str = "") -> list[str]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 _BROKEN = re.compile("[\ud800-\udfff\x00]")
 # C0 and C1 without tab and newline, line and paragraph separators, and what turns the direction of writing around
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 REPLACEMENT = "\ufffd"
+SHOWN = 3  # of several that may be meant
 
 
 def clean(text: str) -> str:
@@ -29,6 +31,11 @@ def preview(text: str, limit: int = 200) -> str:
 def printable(text: str) -> str:
     """`text` for a terminal: newlines and tabs kept, every other control character shown as U+FFFD."""
     return _CONTROL.sub(REPLACEMENT, clean(text))
+
+
+def first_of(names: Sequence[str]) -> str:
+    """The first `SHOWN` of them, and whether there are more: for messages about what may be meant."""
+    return ", ".join(names[:SHOWN]) + (" and more" if len(names) > SHOWN else "")
 
 
 def counted(number: int, what: str) -> str:

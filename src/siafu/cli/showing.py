@@ -10,14 +10,13 @@ from typing import Any, TypeVar
 import msgspec
 import typer
 
-from siafu.border.text import preview, printable
+from siafu.border.text import first_of, preview, printable
 from siafu.errors import InputError
 
 T = TypeVar("T")
 Config = typer.Option(None, "--config", help="Settings file. Default: ./siafu.toml", show_default=False)
 AsJson = typer.Option(False, "--json", help="Print JSON.")
 CELL, ARGUMENTS = 200, 100  # the most characters of a cell
-SHOWN = 3  # ids that are named when several may be meant
 _WORD = re.compile(r"[\w.:@/-]+")
 
 
@@ -96,7 +95,6 @@ def the_one(found: Iterable[T], begin: str, what: str, *, key: Callable[[T], str
     if not matches:
         raise InputError(f"there is no {what} {preview(begin, 60)!r}; see: {see}")
     if len(matches) > 1:
-        ids = ", ".join(map(key, matches[:SHOWN]))
-        more = " and more" if len(matches) > SHOWN else ""
-        raise InputError(f"several begin with {preview(begin, 60)!r}: {ids}{more}; say more of the id; see: {see}")
+        ids = first_of([*map(key, matches)])
+        raise InputError(f"several begin with {preview(begin, 60)!r}: {ids}; say more of the id; see: {see}")
     return matches[0]

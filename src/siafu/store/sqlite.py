@@ -69,8 +69,6 @@ class SqliteStore:
             if self._opened is not None:
                 return
             db = open_memory() if self.path is None else self._open_file(self.path, undo)
-            if self.path is not None:
-                undo.callback(_same, self.path, self.path.stat().st_ino)
             self._writer = Writer(db, str(self.path or ":memory:"), max_queued=self._max_queued)
             undo.callback(self._writer.close)
             if self.path is not None:
@@ -90,7 +88,9 @@ class SqliteStore:
         if not fresh:
             inspect(path)  # before anything is made beside a file that is not ours
         undo.callback(Lock(path).release)
-        return open_file(path)
+        db = open_file(path)
+        undo.callback(_same, path, path.stat().st_ino)
+        return db
 
     def close(self) -> None:
         """Commit everything queued, close, let go of the lock. Blocks; idempotent.

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from siafu.border.text import clean, preview
+from siafu.border.text import SHOWN, clean, first_of, preview
 from siafu.errors import InputError
 from siafu.store.database import Database, Transaction
 from siafu.store.task_records import Move, Task, full_name, name_of
@@ -24,7 +24,6 @@ from siafu.store.workers import HEARD, Workers
 
 T = TypeVar("T")
 AT_ONCE = 500  # rows of one transaction
-SHOWN = 3  # tasks that are named when several may be meant
 _ID = re.compile(r"t_[0-9a-f]{0,32}")
 _NEEDS = "SELECT state FROM task JOIN task_need ON task_need.needs = task.id WHERE task_need.task = :id"
 # What a task waits for that only a person changes; all else may pass by itself.
@@ -70,10 +69,10 @@ class TaskDesk:
         if not found:
             raise InputError(f"there is no task {preview(text, 60)!r}; see: siafu tasks list")
         if len(found) > 1:
-            told = ", ".join(f"{task.id} ({preview(full_name(task.once, task.run), 60)})" for task in found[:SHOWN])
+            told = first_of([f"{task.id} ({preview(full_name(task.once, task.run), 60)})" for task in found])
             raise InputError(
-                f"several tasks are meant by {preview(text, 60)!r}: {told}{' and more' if len(found) > SHOWN else ''}; "
-                "say more of the id, or RUN/NAME; see: siafu tasks list"
+                f"several tasks are meant by {preview(text, 60)!r}: {told}; say more of the id, or RUN/NAME; "
+                "see: siafu tasks list"
             )
         return found[0]
 
