@@ -54,17 +54,18 @@ class Transport:
 
     def __init__(self, upstream: Upstream, clock: Clock) -> None:
         self._upstream = upstream
-        self._auth = upstream.authorization()
         self._clock = clock
         self._url = upstream.url("/chat/completions")
         self._proxy = upstream.proxy_for(self._url)
         self._trusted = upstream.trusted()
+        self._timeout = aiohttp.ClientTimeout(None, upstream.timeouts.connect, upstream.timeouts.first_byte)  # plain
         self._sessions: dict[asyncio.AbstractEventLoop, tuple[aiohttp.ClientSession, AsyncGenerator[None]]] = {}
 
     def rekey(self, key: Secret | None) -> None:
         """Use another key from the next request on, also for calls that are under way and asked again."""
         self._upstream = msgspec.structs.replace(self._upstream, key=key)
-        self._auth = self._upstream.authorization()
+        for session, _ in self._sessions.values():
+            self._dress(session)
 
     async def open(self, request: ChatRequest, context: CallContext) -> Reply:
         try:
@@ -123,9 +124,10 @@ class Transport:
         Raises: the library's errors.
         """
         timeouts = self._upstream.timeouts
-        first = timeouts.first_byte or (timeouts.idle if call.stream else None)
-        timeout = aiohttp.ClientTimeout(call.limit if call.stream else None, timeouts.connect, first)
-        headers = {"x-siafu-attempt": str(call.attempt), **self._auth, **trace_headers()}
+        timeout = self._timeout
+        if call.stream:
+            timeout = aiohttp.ClientTimeout(call.limit, timeouts.connect, timeouts.first_byte or timeouts.idle)
+        headers = {"x-siafu-attempt": str(call.attempt), **trace_headers()}
         lost: Exception | None = None  # on a kept connection: nobody knows whether the request arrived
         while True:
             sent, connection = self._clock.now(), Connection()
@@ -168,9 +170,7 @@ class Transport:
         url = upstream.url("/models")
         timeout = aiohttp.ClientTimeout(total=limits.total, connect=limits.connect)
         try:
-            async with session.get(
-                url, headers=self._auth, allow_redirects=False, proxy=self._proxy, timeout=timeout
-            ) as response:
+            async with session.get(url, allow_redirects=False, proxy=self._proxy, timeout=timeout) as response:
                 headers = {name.lower(): value for name, value in response.headers.items()}
                 body = await _read(response, upstream.max_answer_bytes, cut=response.status != 200)
         except (aiohttp.ClientError, OSError) as error:
@@ -228,19 +228,21 @@ class Transport:
         session = aiohttp.ClientSession(
             connector=Connector(limit=0, ttl_dns_cache=300, ssl=self._trusted),
             cookie_jar=aiohttp.DummyCookieJar(),
-            headers=self._headers(),
         )
+        self._dress(session)
         keeper = _keep(session)
         self._sessions[asyncio.get_running_loop()] = session, keeper
         await anext(keeper)
         return session
 
-    def _headers(self) -> dict[str, str]:
-        upstream = self._upstream
-        headers = {"User-Agent": f"siafu/{__version__}", "Content-Type": "application/json"}
+    def _dress(self, session: aiohttp.ClientSession) -> None:
+        """Send our headers, and the key of now, with all requests of a session."""
+        upstream, headers = self._upstream, session.headers
+        headers.clear()
+        headers.update({"User-Agent": f"siafu/{__version__}", "Content-Type": "application/json"})
         for name, value in upstream.headers.items():
             headers[name] = value.reveal() if isinstance(value, Secret) else value
-        return headers
+        headers.update(upstream.authorization())
 
 
 class StreamReply:

@@ -34,7 +34,7 @@ def read_usage(raw: Any) -> Usage | None:
         return None
     details = _table(raw, "prompt_tokens_details", "input_tokens_details")
     cached, made, doubtful = _cache(raw, details)
-    if (cached or made) and _beside(raw, total, output, cached + made):
+    if (cached or made) and not _BESIDE.isdisjoint(raw) and _beside(raw, total, output, cached + made):
         total += cached + made
     missed = raw.get("prompt_cache_miss_tokens")
     doubtful |= cached + made > total or (missed is not None and _count(missed) not in (None, total - cached))
@@ -66,6 +66,8 @@ def _cache(*tables: dict[str, Any]) -> tuple[int, int, bool]:
     read: set[int] = set()
     written: set[int] = set()
     for table in tables:
+        if _CACHE.isdisjoint(table):  # nearly always one of the two
+            continue
         for name in _CACHE.intersection(table):
             if value := table[name]:
                 count = _count(value)

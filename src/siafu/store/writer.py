@@ -1,16 +1,16 @@
 """Group commit: everything that is waiting is written in one transaction, so a thousand tasks share one fsync.
 
-Who asks on an event loop finds its rows written there, at the end of the turn: to hand them to a thread costs two
-waits for the interpreter lock, each of up to 5 ms when the loop is busy, and a commit on a local disk is quicker than
-one of them. A thread writes instead whenever the loop should not wait: a disk that was slow twice running, a file that
-another program has locked, rows from other threads, and what is left at the end.
+Who asks on an event loop finds its rows written there, a few turns later: to hand them to a thread costs two waits
+for the interpreter lock, each of up to 5 ms when the loop is busy, and a commit on a local disk is quicker than one of
+them. A thread writes instead whenever the loop should not wait: a disk that was slow twice running, a file that another
+program has locked, rows from other threads, and what is left at the end.
 
 Whoever writes takes the whole queue, runs it, commits, and then tells each event loop once. An operation that
 fails is undone alone; its neighbours commit. A fault of the store itself (disk full, I/O error, locked by another
 program) ends the writer: everybody who waits, and everybody who comes later, gets a StoreError.
 
-When many wait, the thread lets more of them gather before it begins: for half as long as the last commit took, at
-most a millisecond.
+More rows are let gather before: on a loop while each of its turns brings some and few are there, by the thread when
+many wait, for half as long as the last commit took, at most a millisecond.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _Future = asyncio.Future[Any]
 _Item = tuple[_Operation, Row, _Future | None]
 _Outcome = tuple[Any, Exception | None]
 _DONE: _Outcome = (None, None)
-_CROWD = 8  # rows in a transaction; after so many it pays to wait a moment for more
+_CROWD = 8  # rows; the thread waits a moment for more after so many in a transaction, a loop only for fewer
 _MAX_PAUSE = 0.001  # seconds
 _SWIFT = 0.005  # seconds that a loop may spend on a transaction: half of what the thread would have it wait
 _SPELL = 32  # transactions that are the thread's after the loop was slow; doubled while it stays slow
@@ -150,13 +150,20 @@ class Writer:
         self._queue.append(item)
         if self._asked is None and loop is not None and not (self._left or self._long):
             self._asked = loop
-            loop.call_soon(self._write_on_loop)
+            loop.call_soon(loop.call_soon, self._gather, loop, 0)
         elif self._asked not in (self._thread, loop) or loop is None:
             self._ask_thread()  # also when another loop was asked: it may have ended
 
     def _ask_thread(self) -> None:
         self._asked = self._thread
         self._work.notify()
+
+    def _gather(self, loop: asyncio.AbstractEventLoop, seen: int) -> None:
+        """Write, unless few rows wait and each turn of the loop brings more: one costs a tenth of a commit."""
+        if seen < (waiting := len(self._queue)) < _CROWD:
+            loop.call_soon(self._gather, loop, waiting)
+        else:
+            self._write_on_loop()
 
     def _write_on_loop(self) -> None:
         if self._left or self._long or not self._using.acquire(blocking=False):
