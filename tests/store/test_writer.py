@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import sqlite3
 import threading
 import time
@@ -89,6 +90,33 @@ async def test_many_callers_share_few_transactions(tmp_path: Path) -> None:
     await asyncio.to_thread(writer.close)
     assert begun == 2
     assert numbers(tmp_path / "w.db") == list(range(1000))
+
+
+@pytest.mark.parametrize(
+    ("turns", "commits"),
+    [
+        ((0,), 1),
+        ((0, 1, 2, 3, 4, 5), 1),  # each turn brings one
+        ((0, 20), 2),  # they stopped coming
+        ((0,) * 20 + (4, 5, 6), 2),  # a crowd does not wait for stragglers
+        (tuple(range(200)), 25),  # nor does the first of an endless row
+    ],
+)
+async def test_on_a_loop_few_rows_wait_as_long_as_each_turn_brings_more(
+    writer: Writer, tmp_path: Path, turns: tuple[int, ...], commits: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("siafu.store.writer._SWIFT", math.inf)  # however slow the disk is
+
+    async def later(n: int, turn: int) -> None:
+        for _ in range(turn):
+            await asyncio.sleep(0)
+        await writer.write(INSERT, (n,))
+
+    await writer.write(INSERT, (1000,))  # the first is the thread's
+    before = writer.commits
+    await asyncio.gather(*(later(n, turn) for n, turn in enumerate(turns)))
+    assert writer.commits - before == commits
+    assert numbers(tmp_path / "w.db") == [*range(len(turns)), 1000]
 
 
 async def test_a_failing_row_leaves_its_neighbours_alone(writer: Writer, tmp_path: Path) -> None:
