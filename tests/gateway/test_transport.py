@@ -243,17 +243,24 @@ async def test_a_handshake_that_hangs_ends_at_the_connect_limit() -> None:
 
 
 async def test_f58_a_proxy_gets_its_own_password_and_not_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with upstream([http(b"", 403)]) as proxy:
+    ours: Any = {"headers": {"api-key": Secret("of-azure"), "x-tenant": "kim"}}
+    async with upstream([http(b"", 403)] * 2) as proxy, upstream() as direct:
         monkeypatch.setenv("https_proxy", f"http://kim:pa55word@127.0.0.1:{proxy.port}")
         monkeypatch.delenv("no_proxy", raising=False)
-        async with transport("https://api.example.com/v1") as t:
+        async with transport("https://api.example.com/v1", **ours) as t:
             with pytest.raises(Unreachable, match="proxy") as caught:
                 await t.open(ASK, NOBODY)
-        (arrival,) = proxy.arrivals
-    assert arrival.line.startswith("CONNECT api.example.com:443 ")
-    assert arrival.headers["proxy-authorization"].startswith("Basic ")
-    assert "authorization" not in arrival.headers
-    assert "pa55word" not in caught.value.message
+            with pytest.raises(Unreachable, match="proxy"):
+                await t.models()
+        async with transport(direct.base_url, **ours) as t:
+            await t.open(ASK, NOBODY)
+    for arrival in proxy.arrivals:
+        assert arrival.line.startswith("CONNECT api.example.com:443 ")
+        assert arrival.headers["proxy-authorization"].startswith("Basic ")
+        assert {"authorization", "api-key", "x-tenant"}.isdisjoint(arrival.headers)
+    assert len(proxy.arrivals) == 2 and "pa55word" not in caught.value.message
+    sent = direct.arrivals[0].headers
+    assert (sent["authorization"], sent["api-key"], sent["x-tenant"]) == (f"Bearer {KEY}", "of-azure", "kim")
 
 
 async def test_a_large_request_goes_through() -> None:

@@ -54,6 +54,7 @@ class Transport:
 
     def __init__(self, upstream: Upstream, clock: Clock) -> None:
         self._upstream = upstream
+        self._headers = _headers(upstream)
         self._clock = clock
         self._url = upstream.url("/chat/completions")
         self._proxy = upstream.proxy_for(self._url)
@@ -64,8 +65,7 @@ class Transport:
     def rekey(self, key: Secret | None) -> None:
         """Use another key from the next request on, also for calls that are under way and asked again."""
         self._upstream = msgspec.structs.replace(self._upstream, key=key)
-        for session, _ in self._sessions.values():
-            self._dress(session)
+        self._headers = _headers(self._upstream)
 
     async def open(self, request: ChatRequest, context: CallContext) -> Reply:
         try:
@@ -127,7 +127,7 @@ class Transport:
         timeout = self._timeout
         if call.stream:
             timeout = aiohttp.ClientTimeout(call.limit, timeouts.connect, timeouts.first_byte or timeouts.idle)
-        headers = {"x-siafu-attempt": str(call.attempt), **trace_headers()}
+        headers = {"x-siafu-attempt": str(call.attempt), **self._headers, **trace_headers()}
         lost: Exception | None = None  # on a kept connection: nobody knows whether the request arrived
         while True:
             sent, connection = self._clock.now(), Connection()
@@ -170,7 +170,9 @@ class Transport:
         url = upstream.url("/models")
         timeout = aiohttp.ClientTimeout(total=limits.total, connect=limits.connect)
         try:
-            async with session.get(url, allow_redirects=False, proxy=self._proxy, timeout=timeout) as response:
+            async with session.get(
+                url, headers=self._headers, allow_redirects=False, proxy=self._proxy, timeout=timeout
+            ) as response:
                 headers = {name.lower(): value for name, value in response.headers.items()}
                 body = await _read(response, upstream.max_answer_bytes, cut=response.status != 200)
         except (aiohttp.ClientError, OSError) as error:
@@ -228,21 +230,12 @@ class Transport:
         session = aiohttp.ClientSession(
             connector=Connector(limit=0, ttl_dns_cache=300, ssl=self._trusted),
             cookie_jar=aiohttp.DummyCookieJar(),
+            headers={"User-Agent": f"siafu/{__version__}", "Content-Type": "application/json"},
         )
-        self._dress(session)
         keeper = _keep(session)
         self._sessions[asyncio.get_running_loop()] = session, keeper
         await anext(keeper)
         return session
-
-    def _dress(self, session: aiohttp.ClientSession) -> None:
-        """Send our headers, and the key of now, with all requests of a session."""
-        upstream, headers = self._upstream, session.headers
-        headers.clear()
-        headers.update({"User-Agent": f"siafu/{__version__}", "Content-Type": "application/json"})
-        for name, value in upstream.headers.items():
-            headers[name] = value.reveal() if isinstance(value, Secret) else value
-        headers.update(upstream.authorization())
 
 
 class StreamReply:
@@ -424,6 +417,12 @@ _MEANINGS: tuple[tuple[tuple[type[BaseException], ...], type[ModelError], str], 
     ((aiohttp.ClientPayloadError,), UpstreamFault, "the answer of {} was cut"),
     ((aiohttp.ClientError, OSError), UpstreamFault, "the connection to {} broke"),
 )
+
+
+def _headers(upstream: Upstream) -> dict[str, str]:
+    """What is for the upstream alone. Not for a session: the library tells a session's headers to a proxy too."""
+    headers = {name: value.reveal() if isinstance(value, Secret) else value for name, value in upstream.headers.items()}
+    return headers | upstream.authorization()
 
 
 def _bare(error: SiafuError) -> SiafuError:
