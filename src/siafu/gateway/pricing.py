@@ -64,7 +64,10 @@ class Rates(msgspec.Struct, frozen=True, kw_only=True):
         """Pico-dollars of an answer, or of `calls` answers alike whose sums `usage` holds. Cached and written tokens
         are parts of the input and leave it before it is multiplied; reasoning tokens are parts of the output.
         """
-        tier = self._tier(usage.input, calls)
+        tier = self.tiers[0]
+        for higher in self.tiers[1:]:
+            if usage.input > higher.above * calls:
+                tier = higher
         fresh = usage.input - usage.cached - usage.cache_write
         cost = (
             fresh * tier.input
@@ -80,16 +83,7 @@ class Rates(msgspec.Struct, frozen=True, kw_only=True):
         """
         if not usage.cached and not usage.cache_write:
             return 0
-        tier = self._tier(usage.input, 1)
-        return min(usage.input * tier.input + usage.output * tier.output, MOST) - cost
-
-    def _tier(self, input_tokens: int, calls: int) -> Tier:
-        tier = self.tiers[0]
-        if len(self.tiers) > 1:
-            for higher in self.tiers[1:]:
-                if input_tokens > higher.above * calls:
-                    tier = higher
-        return tier
+        return self.cost(msgspec.structs.replace(usage, cached=0, cache_write=0)) - cost
 
     def ceiling(self, input_tokens: int, output_tokens: int) -> int:
         """The most that a call with at most so many tokens can cost."""

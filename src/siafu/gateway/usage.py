@@ -34,7 +34,7 @@ def read_usage(raw: Any) -> Usage | None:
         return None
     details = _table(raw, "prompt_tokens_details", "input_tokens_details")
     cached, made, doubtful = _cache(raw, details)
-    if (cached or made) and not _BESIDE.isdisjoint(raw) and _beside(raw, total, output, cached + made):
+    if (cached or made) and _beside(raw, total, output, cached + made):
         total += cached + made
     missed = raw.get("prompt_cache_miss_tokens")
     doubtful |= cached + made > total or (missed is not None and _count(missed) not in (None, total - cached))
@@ -66,8 +66,6 @@ def _cache(*tables: dict[str, Any]) -> tuple[int, int, bool]:
     read: set[int] = set()
     written: set[int] = set()
     for table in tables:
-        if _CACHE.isdisjoint(table):  # nearly always one of the two
-            continue
         for name in _CACHE.intersection(table):
             if value := table[name]:
                 count = _count(value)
@@ -80,7 +78,7 @@ def _cache(*tables: dict[str, Any]) -> tuple[int, int, bool]:
 
 def _beside(raw: dict[str, Any], total: int, output: int, cache: int) -> bool:
     """Whether the tokens of the cache stand beside the input, not in it: only under Anthropic's names for them."""
-    if not any(raw[name] for name in _BESIDE.intersection(raw)):
+    if not any(map(raw.get, _BESIDE)):
         return False
     if "prompt_tokens" not in raw and "input_tokens_details" not in raw:
         return True

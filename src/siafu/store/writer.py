@@ -150,7 +150,7 @@ class Writer:
         self._queue.append(item)
         if self._asked is None and loop is not None and not (self._left or self._long):
             self._asked = loop
-            loop.call_soon(loop.call_soon, self._gather, loop, 0)
+            loop.call_soon(loop.call_soon, self._gather, loop, 0)  # what this turn wakes asks in the next one
         elif self._asked not in (self._thread, loop) or loop is None:
             self._ask_thread()  # also when another loop was asked: it may have ended
 
